@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use polypath_paths::{
-    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathManager, PathOptions,
+    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathKind, PathManager, PathOptions,
 };
 use polypath_wire::{Opcode, Packet};
 
@@ -79,7 +79,7 @@ impl Net {
         with_icrc.extend([0; 4]);
         let parsed = Packet::parse(&with_icrc).ok()?;
         PathManager::is_control(&parsed)
-            .then(|| self.hosts[to].handle_control(self.now, src, dst, &parsed))
+            .then(|| self.hosts[to].handle_control(self.now, src, dst, PathKind::Udp, &parsed))
     }
 
     fn tick(&mut self, by: Duration) {

@@ -8,6 +8,8 @@ use loom::thread;
 use polypath_transport::{Access, Sge};
 
 use crate::lane::sleeper::{Sleeper, Watch, Woken};
+use crate::lane::waker::{FOR_EVER, Waker};
+use crate::media::local::Exchange;
 use crate::memory::{KeyCache, MemoryTable};
 
 /// A deadline that comes while the lane's thread falls asleep is not slept through: `Lane::run` and
@@ -15,7 +17,7 @@ use crate::memory::{KeyCache, MemoryTable};
 /// lane's lock held, and that its loads are relaxed rests on it.
 pub fn a_deadline_is_never_slept_through() {
     loom::model(|| {
-        let sleeper = Arc::new(Sleeper::new().unwrap());
+        let sleeper = Arc::new(Sleeper::new(None).unwrap());
         let lane = Arc::new(Mutex::new(None));
         let (their_sleeper, their_lane) = (sleeper.clone(), lane.clone());
         let poster = thread::spawn(move || {
@@ -39,7 +41,7 @@ pub fn a_deadline_is_never_slept_through() {
 pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     loom::model(|| {
         crate::lane::waker::be_patient();
-        let sleeper = Sleeper::new().unwrap();
+        let sleeper = Sleeper::new(None).unwrap();
         (0..64).for_each(|_| sleeper.polled());
         let sleeper = Arc::new(sleeper);
         let theirs = sleeper.clone();
@@ -52,11 +54,31 @@ pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     });
 }
 
+/// A packet that is written into shared memory while its reader falls asleep is not slept through: the
+/// bell of the reader is rung, or it does not sleep.
+pub fn no_packet_in_shared_memory_is_slept_through() {
+    loom::model(|| {
+        let bell = Arc::new(Waker::new().unwrap());
+        let memory = Arc::new(Exchange::new(bell.clone()));
+        let writer = memory.clone();
+        let writer = thread::spawn(move || writer.write());
+        // Asleep for ever without being rung for is a deadlock, which the checker reports.
+        while !memory.has_more() {
+            if memory.arm() {
+                bell.wait(Some(-1), FOR_EVER);
+            }
+            memory.disarm();
+            bell.clear();
+        }
+        writer.join().unwrap();
+    });
+}
+
 /// What is collected while the lane's thread stops to look for it is not slept through: `Lane::run` and
 /// `Lane::post`, reduced to what they do with the sleeper.
 pub fn what_is_collected_is_never_slept_through() {
     loom::model(|| {
-        let sleeper = Arc::new(Sleeper::new().unwrap());
+        let sleeper = Arc::new(Sleeper::new(None).unwrap());
         let lane = Arc::new(Mutex::new(false));
         let (their_sleeper, their_lane) = (sleeper.clone(), lane.clone());
         let poster = thread::spawn(move || {

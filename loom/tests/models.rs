@@ -13,6 +13,11 @@ fn who_is_about_to_sleep_wakes_a_ticking_thread() {
 }
 
 #[test]
+fn no_packet_in_shared_memory_is_slept_through() {
+    models::no_packet_in_shared_memory_is_slept_through();
+}
+
+#[test]
 fn what_is_collected_is_never_slept_through() {
     models::what_is_collected_is_never_slept_through();
 }

@@ -114,6 +114,7 @@ local f = {
     to = ProtoField.uint32("polypath.association.receiver", "Association at receiver", base.HEX),
     window = ProtoField.uint32("polypath.window", "Receive buffer"),
     capabilities = ProtoField.uint32("polypath.capabilities", "Capabilities", base.HEX),
+    path_kind = ProtoField.uint8("polypath.path_kind", "Kind", base.DEC, { [0] = "UDP", [1] = "shared memory" }, 0xf0),
     reach = ProtoField.uint32("polypath.reach", "Reach (2^n bytes)", base.DEC, nil, 0x1f00),
     ports = ProtoField.uint32("polypath.ports", "Source ports wanted, less one", base.DEC, nil, 0x70000),
     addresses_version = ProtoField.uint32("polypath.addresses_version", "Version of address list"),
@@ -387,7 +388,9 @@ local function control(c, info)
         for _ = 1, n do
             local out = c:enter(36, "Path of the table")
             c.tree:append_text(" " .. c:add(f.path, 1):uint())
-            c:add(f.port_index, 1)
+            local shape = c:take(1)
+            c.tree:add(f.path_kind, shape)
+            c.tree:add(f.port_index, shape)
             c:add(f.generation, 2)
             c:add(f.address, 16)
             c:add(f.address, 16)

@@ -19,6 +19,7 @@
 
 mod broker;
 mod changes;
+mod channels;
 mod chronicle;
 mod connection;
 mod drops;

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use polypath_ipc::SLOT_MAX;
 
+use crate::channels::Channels;
 use crate::groups;
 use crate::handover::Handover;
 use crate::steering;
@@ -69,6 +70,8 @@ pub(crate) struct Slots {
     receive_buffer: u32,
     /// The number of changes of owners.
     revision: u64,
+    /// The pairs of slots whose lanes share memory.
+    pub(crate) channels: Channels,
 }
 
 impl Slots {
@@ -96,6 +99,7 @@ impl Slots {
             freed: VecDeque::new(),
             receive_buffer,
             revision: 0,
+            channels: Channels::default(),
         };
         slots.steer()?;
         Ok(slots)
@@ -119,6 +123,7 @@ impl Slots {
             freed: VecDeque::new(),
             receive_buffer,
             revision: 0,
+            channels: Channels::default(),
         };
         for slot in 1..=SLOT_MAX {
             match state.owners.get(&slot) {
@@ -264,6 +269,7 @@ impl Slots {
             return false;
         }
         self.revision += 1;
+        self.channels.forget(slot);
         // Neither fails for a socket and a program that were accepted before. If one did, packets
         // would fill the buffer, and be discarded before the slot is used again.
         let _ = self.steer();

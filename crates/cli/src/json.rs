@@ -170,6 +170,7 @@ struct Peer {
 struct Path {
     local: IpAddr,
     remote: IpAddr,
+    kind: String,
     interface: String,
     source_port: u16,
     state: String,
@@ -392,6 +393,7 @@ impl From<ipc::PathStatus> for Path {
         Self {
             local: status.local,
             remote: status.remote,
+            kind: status.kind,
             interface: status.interface,
             source_port: status.source_port,
             state: status.state,

@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod json;
 mod path;
+mod paths_table;
 mod ping;
 mod policy;
 mod preload;

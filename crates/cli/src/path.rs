@@ -4,7 +4,7 @@ use crate::args::PathAction;
 use crate::error::CliError;
 use crate::text::count;
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
-use polypath_topology::{PathSelector, Table};
+use polypath_topology::{LOCAL, PathSelector, Table};
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -86,6 +86,8 @@ fn told(selector: &PathSelector, matching: usize, up: bool) -> String {
 fn unknown(selector: &PathSelector, status: &Status) -> Option<String> {
     let table = &status.broker.table;
     match selector {
+        // Paths through shared memory need no interface.
+        PathSelector::Interface(name) if name == LOCAL => None,
         PathSelector::Interface(name) => table.port_by_name(name).is_none().then(|| {
             let known: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
             format!("interface `{name}` does not exist here (have: {})", known.join(", "))

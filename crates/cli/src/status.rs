@@ -3,6 +3,7 @@
 use crate::args::Status as Arguments;
 use crate::error::CliError;
 use crate::json::Document;
+use crate::paths_table::paths;
 use crate::policy::policies;
 use crate::prometheus;
 use crate::text::{Columns, at, bytes, count, duration};
@@ -282,27 +283,7 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     }
     text += &policies(process, RECENT);
     text += &qp_details(&process.qps, verbose);
-    // The last column does not say "fail-overs", because it also counts standby paths that were
-    // given up.
-    let heading =
-        ["PATH", "OVER", "PORT", "STATE", "RTT", "SENT", "RECEIVED", "RESENT", "GIVEN UP"];
-    let mut paths = Columns::new(heading);
-    for path in &process.paths {
-        paths.row([
-            format!("{} > {}", path.local, path.remote),
-            path.interface.clone(),
-            source_port(path),
-            path.state.clone(),
-            path.rtt_us.map_or_else(|| "-".to_owned(), duration),
-            bytes(path.counters.sent_bytes),
-            bytes(path.counters.received_bytes),
-            bytes(path.counters.resent_bytes),
-            path.counters.given_up.to_string(),
-        ]);
-    }
-    if !paths.is_empty() {
-        text += &paths.render("  ");
-    }
+    text += &paths(&process.paths);
     let (mut drops, mut control) = (LaneDrops::default(), ControlDrops::default());
     let mut faults = FaultCounters::default();
     for lane in &process.lanes {
@@ -314,14 +295,6 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text += &counters("  faults: ", faults.iter());
     text += &history(process, now_ms());
     text
-}
-
-/// The source port of a path, and how often it was changed, if it was.
-fn source_port(path: &polypath_ipc::status::PathStatus) -> String {
-    match path.counters.port_changes {
-        0 => path.source_port.to_string(),
-        changes => format!("{} ({})", path.source_port, count(changes, "change")),
-    }
 }
 
 /// The history in order of time: fail-overs, events, errors.
@@ -420,6 +393,7 @@ pub(crate) mod tests {
         let path = PathStatus {
             local: "10.0.0.1".parse().unwrap(),
             remote: "10.0.0.2".parse().unwrap(),
+            kind: "roce".into(),
             interface: "eth0".into(),
             source_port: 0xc001,
             state: "active".into(),

@@ -167,6 +167,7 @@ mod tests {
             local: [10, 0, number, 1].into(),
             remote: [10, 0, number, 2].into(),
             interface: format!("eth{number}"),
+            kind: "roce".into(),
             source_port: 49152,
             state: "active".into(),
             rtt_us: Some(120),

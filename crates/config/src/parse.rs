@@ -8,8 +8,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
-const SETTINGS: &str =
-    "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, hold, ecn and ports";
+const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, \
+     hold, ecn, ports and local";
 
 /// Parses a configuration file.
 ///
@@ -100,7 +100,7 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" | "hold" | "ecn" | "ports" => {
+                | "downdelay" | "hold" | "ecn" | "ports" | "local" => {
                     let written = match name {
                         "updelay" | "downdelay" => {
                             self.number(name, value, "milliseconds: write one such as 200")?
@@ -198,6 +198,7 @@ fn values(name: &str) -> &'static str {
         "affinity" => "write hash or round-robin",
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
+        "local" => "write on or off",
         "primary" => "write the name of an interface",
         "hold" => "write seconds from 1 to 86400",
         "ecn" => "write on or off",

@@ -150,8 +150,10 @@ impl EngineInner {
 
     /// What the lanes take from a table.
     fn news<'a>(&'a self, table: &'a Table) -> News<'a> {
-        let usage = crate::path_settings::usage(&self.in_force_by(table), table);
-        News { table, selection: &self.selection, usage }
+        let in_force = self.in_force_by(table);
+        let usage = crate::path_settings::usage(&in_force, table);
+        let local = crate::path_settings::is_local_wanted(&in_force);
+        News { table, selection: &self.selection, usage, local }
     }
 
     /// The lane for a new queue pair.
@@ -358,9 +360,11 @@ mod tests {
         let engine = EngineInner::new(config, Selection::of(ROCE), None, table, messenger);
         let ip = Ipv4Addr::LOCALHOST;
         let (slot, now) = (UdpSocket::bind((ip, 0)).unwrap(), crate::clock::now());
-        let media = crate::media::start(slot.into(), &engine.wrappers, 0, now, &engine.table());
+        let media =
+            crate::media::start(slot.into(), &engine.wrappers, 0, now, &engine.table(), None);
         let (mut senders, _receivers) = media.unwrap();
         let address = PathAddress {
+            kind: polypath_paths::PathKind::Udp,
             local: ip.into(),
             remote: ip.into(),
             ifindex: 0,

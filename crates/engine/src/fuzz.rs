@@ -31,6 +31,12 @@ use crate::engine_inner::EngineInner;
 use crate::lane::Lane;
 use crate::media::Received;
 
+/// Lets the other end of memory that two lanes share do what these bytes say. Returns how many packets
+/// came out, and how often the channel was given up.
+pub fn hostile_ring(script: &[u8]) -> (usize, usize) {
+    crate::media::local::hostile::run(script)
+}
+
 /// The slots of our lane and of the peer.
 const SLOTS: [u8; 2] = [1, 2];
 /// Bytes of the memory region.
@@ -387,7 +393,7 @@ impl Rig {
             with_icrc.extend([0; 4]);
             if let Ok(packet) = Packet::parse(&with_icrc) {
                 let (src, dst) = (out.address.local, out.address.remote);
-                let _ = self.peer.handle_control(now, src, dst, &packet);
+                let _ = self.peer.handle_control(now, src, dst, out.address.kind, &packet);
             }
         }
         while let Some(mut out) = self.peer.poll_transmit(now) {

@@ -16,11 +16,13 @@ use polypath_topology::{
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
 /// The settings of a lane's path manager that never change.
-pub(crate) fn settings(receive_buffer: u32) -> PathConfig {
+/// `local`: the lane can share memory with others.
+pub(crate) fn settings(receive_buffer: u32, local: bool) -> PathConfig {
     PathConfig {
         // The kernel accounts about two bytes for each byte of payload.
         receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
         reach: polypath_transport::REACH,
+        local_window: if local { crate::media::local::WINDOW } else { 0 },
         ..PathConfig::default()
     }
 }
@@ -61,7 +63,18 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         hold: settings.hold.unwrap_or(defaults.hold),
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
+        local: is_local_wanted(in_force) && !table.down.iter().any(is_all_local),
     }
+}
+
+/// Whether the settings want paths through shared memory.
+pub(crate) fn is_local_wanted(in_force: &InForce) -> bool {
+    in_force.settings.local.unwrap_or(topology::LOCAL_DEFAULT)
+}
+
+/// Whether all paths through shared memory were taken down by hand.
+fn is_all_local(down: &PathSelector) -> bool {
+    matches!(down, PathSelector::Interface(name) if name == topology::LOCAL)
 }
 
 fn mode(choice: PolicyChoice) -> Mode {
@@ -138,12 +151,15 @@ pub(crate) fn sole_ipv4(table: &Table, selection: &Selection) -> Option<(Ipv4Add
 
 /// The rules of paths that were taken down by hand.
 pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
-    let rule = |selector: &PathSelector| match *selector {
-        PathSelector::Interface(_) => None,
-        PathSelector::Address(ip) => Some(DownRule { local: None, remote: Some(ip) }),
-        PathSelector::Pair(from, to) => Some(DownRule { local: Some(from), remote: Some(to) }),
+    let rules = |selector: &PathSelector| match *selector {
+        PathSelector::Interface(_) => vec![],
+        PathSelector::Address(ip) => vec![
+            DownRule { local: None, remote: Some(ip) },
+            DownRule { local: Some(ip), remote: None },
+        ],
+        PathSelector::Pair(from, to) => vec![DownRule { local: Some(from), remote: Some(to) }],
     };
-    table.down.iter().filter_map(rule).collect()
+    table.down.iter().flat_map(rules).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The events thread (`polypath-events`). It receives news from the broker: changed links and
 //! addresses, requests for status. It also tells the broker what happened on the lanes.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use polypath_verbs::{Error, Result};
 
 use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
 use crate::lane::noted::Noted;
+use crate::media::local::from_broker;
 use crate::notify::lock;
 use crate::{log, status};
 
@@ -92,9 +94,17 @@ impl EngineInner {
         loop {
             match stream.wait_event_or(self.messenger.waker().as_fd(), to_tell) {
                 Ok(None) => match self.tell(stream) {
-                    Ok(all) => to_tell = !all,
+                    Ok(all) => {
+                        to_tell = !all;
+                        self.open_channels();
+                    }
                     Err(_) => return Lost::Unexpectedly,
                 },
+                Ok(Some(Push::Channel { slot, to })) => {
+                    if let Some(end) = stream.take_fd() {
+                        self.add_channel(slot, to, end);
+                    }
+                }
                 Ok(Some(Push::Table(table))) => self.set_table(*table),
                 Ok(Some(Push::StatusRequest { id, scope })) => {
                     if stream.report(id, status::report(self, scope)).is_err() {
@@ -127,6 +137,31 @@ impl EngineInner {
             }
         }
         Ok(true)
+    }
+
+    /// Asks for the channels that lanes want.
+    fn open_channels(&self) {
+        for lane in self.lanes.iter() {
+            for to in lane.take_wanted_channels() {
+                // The lock is not held while a lane is entered, because a lane is opened with it.
+                let asked = lock(&self.broker).as_mut().map(|b| b.open_channel(lane.slot, to));
+                match asked {
+                    Some(Ok(end)) => self.add_channel(lane.slot, to, end),
+                    // Paths over UDP are used all the same.
+                    Some(Err(error)) => log::line(&format!("no shared memory with {to}: {error}")),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Gives a lane the end of a channel. Another engine of this process may have the lane.
+    fn add_channel(&self, slot: u8, to: u8, end: OwnedFd) {
+        let Some(lane) = self.lanes.iter().find(|lane| lane.slot == slot) else { return };
+        let added = from_broker(to, end).and_then(|channel| lane.add_channel(to, channel));
+        if let Err(error) = added {
+            log::line(&format!("shared memory with the lane in slot {to} is not used: {error}"));
+        }
     }
 
     /// Connects to the new broker after the old one was killed. Another process takes its place

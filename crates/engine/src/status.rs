@@ -12,7 +12,7 @@ use polypath_ipc::message::Scope;
 use polypath_ipc::status::{
     LaneStatus, PathStatus, PeerStatus, PolicyStatus, ProcessStatus, QpStatus,
 };
-use polypath_paths::{Mode, PathManager, PathState, PathStatus as PathReport, PeerBrief};
+use polypath_paths::{Mode, PathKind, PathManager, PathState, PathStatus as PathReport, PeerBrief};
 use polypath_telemetry::{Errno, PathCounters, QpCounters};
 use polypath_topology::rules::Origin;
 use polypath_topology::{InForce, Table};
@@ -138,11 +138,22 @@ impl Names {
     }
 
     fn interface(&self, path: &PathReport) -> String {
+        if matches!(path.address.kind, PathKind::Local { .. }) {
+            return polypath_topology::LOCAL.to_owned();
+        }
         self.interfaces.get(&path.address.ifindex).map_or_else(|| "?".to_owned(), String::clone)
     }
 
     fn path(&self, path: &PathReport) -> String {
         format!("{}>{}@{}", path.address.local, path.address.remote, self.interface(path))
+    }
+}
+
+/// The word for a kind of path.
+fn kind(kind: PathKind) -> &'static str {
+    match kind {
+        PathKind::Udp => "roce",
+        PathKind::Local { .. } => "local",
     }
 }
 
@@ -192,6 +203,7 @@ impl PathCopy {
         PathStatus {
             local: path.address.local,
             remote: path.address.remote,
+            kind: kind(path.address.kind).to_owned(),
             interface: names.interface(path),
             source_port: self.source_port,
             state: match path.state {

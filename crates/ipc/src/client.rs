@@ -231,6 +231,18 @@ impl Client {
         self.done(&Request::CloseLane { slot })
     }
 
+    /// Opens a channel between a lane of this process and another one of this host. Returns this end of it: a
+    /// socket, in which a message with the memory waits.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); see [`Request::OpenChannel`].
+    pub fn open_channel(&mut self, slot: u8, to: u8) -> Result<OwnedFd, IpcError> {
+        match self.call_with_fd(&Request::OpenChannel { slot, to })? {
+            (Reply::Channel, Some(end)) => Ok(end),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
     /// Opens a CM file.
     ///
     /// # Errors
@@ -372,7 +384,7 @@ impl Client {
         let Self { socket, owner, buffer, .. } = self;
         socket::set_nonblocking(socket.as_fd())
             .map_err(|e| io_error("preparing the event stream", e))?;
-        Ok(EventStream { socket, owner, buffer })
+        Ok(EventStream { socket, owner, buffer, fd: None })
     }
 }
 
@@ -403,6 +415,8 @@ pub struct EventStream {
     socket: OwnedFd,
     owner: u32,
     buffer: Box<[u8]>,
+    /// What came with the last event.
+    fd: Option<OwnedFd>,
 }
 
 impl EventStream {
@@ -421,7 +435,13 @@ impl EventStream {
         if got.len == 0 {
             return Err(IpcError::Closed);
         }
+        self.fd = got.fd;
         message::decode(&self.buffer[..got.len]).map(Some)
+    }
+
+    /// The descriptor that came with the last event.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
     }
 
     /// Waits for the next event.

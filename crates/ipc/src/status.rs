@@ -304,8 +304,12 @@ impl QpStatus {
 impl PathStatus {
     /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
-        let numbers = 11 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
-        NUMBER_BYTES * numbers + NAME_BYTES + self.interface.len() + self.state.len()
+        let numbers = 12 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
+        NUMBER_BYTES * numbers
+            + NAME_BYTES
+            + self.interface.len()
+            + self.state.len()
+            + self.kind.len()
     }
 }
 
@@ -414,7 +418,9 @@ pub struct PathStatus {
     pub local: IpAddr,
     /// Remote address.
     pub remote: IpAddr,
-    /// Name of the interface.
+    /// What carries its packets: `roce` or `local`.
+    pub kind: String,
+    /// Name of the interface; `local` if the packets go through shared memory.
     pub interface: String,
     /// UDP source port of its packets.
     pub source_port: u16,

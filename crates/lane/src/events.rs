@@ -54,7 +54,8 @@ impl<Q> Lane<Q> {
             PathEvent::Resumed { .. }
             | PathEvent::PathAlive { .. }
             | PathEvent::PortChanged { .. }
-            | PathEvent::Repathed { .. } => {}
+            | PathEvent::Repathed { .. }
+            | PathEvent::ChannelWanted { .. } => {}
             PathEvent::Overflow => self.events_lost(out),
         }
     }

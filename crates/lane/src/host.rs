@@ -278,6 +278,12 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     }
 
     #[inline]
+    fn route_without_window(&self, peer: PeerId) -> Option<PathId> {
+        let route = self.route(peer)?;
+        Some(self.shared.paths.with_buffer(peer, route.path))
+    }
+
+    #[inline]
     fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {
         let pick = self.shared.paths.pick(peer, want);
         self.shared.asked = match &pick {

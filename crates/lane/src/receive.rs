@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use polypath_paths::{Handled, PathManager, PathTag, is_marked};
-use polypath_types::{PathId, QpType};
+use polypath_types::{PathId, PathKind, QpType};
 use polypath_wire::grh::Grh;
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
@@ -24,6 +24,8 @@ pub struct Arrival {
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
+    /// What it came by.
+    pub kind: PathKind,
     /// DSCP and ECN.
     pub traffic_class: u8,
     /// TTL.
@@ -73,7 +75,8 @@ impl<Q> Lane<Q> {
     ) -> Result<Taken, Refusal> {
         if PathManager::is_control(packet) {
             let (now, paths) = (self.shared.now, &mut self.shared.paths);
-            return Ok(Taken::Control(paths.handle_control(now, arrival.src, arrival.dst, packet)));
+            let Arrival { src, dst, kind, .. } = *arrival;
+            return Ok(Taken::Control(paths.handle_control(now, src, dst, kind, packet)));
         }
         let bth = &packet.headers.bth;
         if bth.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
@@ -104,6 +107,10 @@ impl<Q> Lane<Q> {
         let entry = self.qps.get_mut(index).ok_or(Refusal::UnknownQp)?;
         let now = self.shared.now;
         if entry.qp.config().qp_type == QpType::Ud {
+            // Datagrams have no path. Shared memory is only for those that know theirs.
+            if arrival.kind != PathKind::Udp {
+                return Err(Refusal::WrongSource);
+            }
             let grh = Grh {
                 src: arrival.src,
                 dst: arrival.dst,
@@ -126,7 +133,7 @@ impl<Q> Lane<Q> {
             let path = self
                 .shared
                 .paths
-                .classify(peer, arrival.src, arrival.dst, tag, arrival.len)
+                .classify(peer, arrival.src, arrival.dst, arrival.kind, tag, arrival.len)
                 .map_err(|_| Refusal::WrongSource)?;
             heed_marks(&mut self.shared, path, arrival, packet);
             if packet.opcode() == Opcode::CNP {

@@ -43,7 +43,13 @@ fn talk(now: Duration, lanes: &mut [PathManager], by_ip: &HashMap<IpAddr, usize>
             bytes.extend_from_slice(&[0; 4]);
             let packet = Packet::parse(&bytes).expect("what a manager sends can be parsed");
             let to = by_ip[&out.address.remote];
-            lanes[to].handle_control(now, out.address.local, out.address.remote, &packet);
+            lanes[to].handle_control(
+                now,
+                out.address.local,
+                out.address.remote,
+                out.address.kind,
+                &packet,
+            );
             busy.push(to);
         }
     }

@@ -53,8 +53,13 @@ impl LocalAddresses {
 
     /// What is wrong with a path between two addresses, as far as this host knows.
     pub(crate) fn fault(&self, local: IpAddr, remote: IpAddr) -> Option<Reason> {
-        let down = self.down.iter().any(|rule| rule.covers(local, remote));
-        self.address_fault(local).or_else(|| down.then_some(Reason::AdminDown))
+        let down = || self.is_down(local, remote).then_some(Reason::AdminDown);
+        self.address_fault(local).or_else(down)
+    }
+
+    /// Whether paths between two addresses were taken down by hand.
+    pub(crate) fn is_down(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.down.iter().any(|rule| rule.covers(local, remote))
     }
 
     /// The interface that has an address; 0 if none has it.

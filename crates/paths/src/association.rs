@@ -76,6 +76,8 @@ pub(crate) struct Association {
     pub(crate) control_at: Duration,
     pub(crate) control_interval: Duration,
     pub(crate) peers: Vec<PeerId>,
+    /// Whether a channel to the remote lane was asked for. If there is none, the host does not give one.
+    pub(crate) asked_channel: bool,
     /// Since when it has no queue pairs.
     pub(crate) unused_since: Option<Duration>,
 }
@@ -122,6 +124,7 @@ impl Association {
             control_at: Duration::ZERO,
             control_interval: Duration::ZERO,
             peers: Vec::new(),
+            asked_channel: false,
             unused_since: None,
         }
     }

@@ -10,11 +10,11 @@ use crate::manager::{MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager, Qp};
 use crate::path::{Path, Role, source_port};
 use crate::peers::{FailOver, Peer, PeerKey};
 use crate::policy::AnyPolicy;
-use crate::select::Pair;
+use crate::select::{Line, Pair};
 use crate::timers::Timer;
 use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
 use crate::ud::UdKey;
-use polypath_types::{PathId, PeerId};
+use polypath_types::{PathId, PathKind, PeerId};
 
 impl PathManager {
     /// Attaches a queue pair (RC or UC) that is connected (RTR). If it may use several paths, the
@@ -155,7 +155,7 @@ impl PathManager {
         let fits = |p: &PathId| {
             self.paths
                 .get(*p)
-                .is_some_and(|p| (p.address.local, p.address.remote) == (key.local, key.remote))
+                .is_some_and(|p| p.address.line() == Line::udp((key.local, key.remote)))
         };
         if !key.options.multipath {
             return None;
@@ -280,12 +280,15 @@ impl PathManager {
         self.associations.between((local, remote)).find_map(|index| {
             let a = self.associations.get(index)?;
             let paths = || a.paths().filter_map(|(_, i)| Some((i, self.paths.get(i)?)));
-            let mut mine = paths().filter(|(_, p)| p.way().pair == (local, remote)).peekable();
+            let udp = |p: &Path| p.way().line == Line::udp((local, remote));
+            let mut mine = paths().filter(|(_, p)| udp(p)).peekable();
             mine.peek()?;
             if mine.any(|(_, p)| p.usable()) {
                 return None;
             }
-            paths().find(|(_, p)| p.state == PathState::Up).map(|(i, _)| i)
+            // Shared memory leads to one lane. Datagrams go to any lane of the host.
+            let carries = |p: &Path| p.state == PathState::Up && p.address.kind == PathKind::Udp;
+            paths().find(|(_, p)| carries(p)).map(|(i, _)| i)
         })
     }
 
@@ -293,7 +296,10 @@ impl PathManager {
     /// of the addresses, and leads datagrams between them around dead paths. The effort does not depend
     /// on how many other peers there are: when a link goes down, this is called for each of them.
     pub(crate) fn paths_changed(&mut self, index: AssociationId) {
-        let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
+        let pair = |p: PathId| {
+            let line = self.paths.get(p)?.address.line();
+            (line.kind == PathKind::Udp).then_some(line.pair)
+        };
         let current: Vec<Pair> = self
             .associations
             .get(index)
@@ -336,6 +342,7 @@ impl PathManager {
         salt: u32,
     ) -> PathAddress {
         PathAddress {
+            kind: PathKind::Udp,
             local,
             remote,
             ifindex: self.local.ifindex_of(local),

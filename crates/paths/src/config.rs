@@ -133,6 +133,9 @@ pub struct Config {
     /// [`MAX_PORTS`](crate::MAX_PORTS). The larger setting of both ends counts. 0: nothing is said of it,
     /// as an older version does, and each pair makes one path.
     pub ports: u8,
+    /// How much a path through shared memory may have in flight, bytes, as packets count in
+    /// [`crate::PathManager::sent`]. 0: this lane can have no such paths, and does not announce them.
+    pub local_window: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -148,6 +151,7 @@ impl Config {
             reach: self.reach,
             joins_reads: self.joins_reads,
             echoes_marks: self.echoes_marks,
+            local: self.local_window > 0,
         }
     }
 }
@@ -181,6 +185,7 @@ impl Default for Config {
             echoes_marks: true,
             ecn: true,
             ports: 1,
+            local_window: 0,
             mtu: 4096 + 128,
         }
     }
@@ -212,6 +217,9 @@ pub struct Usage {
     pub ecn: bool,
     /// As in [`Config::ports`]. A change counts for associations that begin later.
     pub ports: u8,
+    /// Whether paths through shared memory are used, if this lane can have any. While they are not, those
+    /// that there are count as taken down by hand.
+    pub local: bool,
 }
 
 impl Usage {
@@ -229,6 +237,7 @@ impl Usage {
             hold: config.hold,
             ecn: config.ecn,
             ports: config.ports,
+            local: config.local_window > 0,
         }
     }
 

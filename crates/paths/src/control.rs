@@ -15,12 +15,12 @@ use crate::congestion::Limits;
 use crate::id::{AssociationId, PathNumber};
 use crate::key::Ends;
 use crate::manager::PathManager;
-use crate::message::{Announced, Body, Frame, Report, TableEntry};
+use crate::message::{Announced, Body, EntryKind, Frame, Report, TableEntry};
 use crate::path::{Path, Role};
-use crate::select::{Pair, Way, pairs, ways};
+use crate::select::{Line, Pair, Way, pairs};
 use crate::timers::Timer;
 use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason, Refused};
-use polypath_types::PathId;
+use polypath_types::{PathId, PathKind};
 
 /// First and longest interval at which unacknowledged control packets are repeated.
 const REPEAT_FIRST: Duration = Duration::from_millis(3);
@@ -29,12 +29,27 @@ const REPEAT_MAX: Duration = Duration::from_millis(200);
 /// that are not down.
 const CONTROL_PATHS: usize = 2;
 
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    ends: Ends,
+    kind: PathKind,
+}
+
+impl Source {
+    /// What identifies the path that it came by.
+    fn line(self) -> Line {
+        Line { kind: self.kind, pair: (self.ends.dst, self.ends.src) }
+    }
+}
+
 impl PathManager {
     /// A probe, reply or control packet.
     pub(crate) fn handle_frame(
         &mut self,
         src: IpAddr,
         dst: IpAddr,
+        kind: PathKind,
         packet: &Packet<'_>,
     ) -> Result<(), Refused> {
         if packet.headers.bth.dest_qpn != u32::from(self.lane.slot) << 16 {
@@ -44,6 +59,7 @@ impl PathManager {
         let index = self.associations.by_number(number).ok_or(Refused::NoAssociation)?;
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
+        let from = Source { ends, kind };
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
             return Err(Refused::Authentication);
         }
@@ -65,7 +81,7 @@ impl PathManager {
         self.take_reports(index, &frame);
         match frame.body {
             Body::Probe { number } => {
-                let path = self.member_at(index, PathNumber(frame.path), ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), from)?;
                 let now = self.clock.now();
                 if let Some(p) = self.paths.get_mut(path)
                     && p.state != PathState::Up
@@ -79,7 +95,7 @@ impl PathManager {
                 self.send_frame(index, PathNumber(frame.path), Body::Reply { number }, false);
             }
             Body::Reply { number } => {
-                let path = self.member_at(index, PathNumber(frame.path), ends)?;
+                let path = self.member_at(index, PathNumber(frame.path), from)?;
                 self.probe_answered(index, path, number)?;
             }
             Body::Addresses { version, list } => self.take_addresses(index, version, list),
@@ -94,7 +110,7 @@ impl PathManager {
             }
         }
         if frame.answer {
-            let came_by = Some((PathNumber(frame.path), ends));
+            let came_by = Some((PathNumber(frame.path), from));
             self.send_control(index, came_by, &Body::Notice, false);
         }
         Ok(())
@@ -105,16 +121,12 @@ impl PathManager {
         &self,
         index: AssociationId,
         id: PathNumber,
-        ends: Ends,
+        from: Source,
     ) -> Result<PathId, Refused> {
         let a = self.associations.get(index).ok_or(Refused::NoAssociation)?;
         let path = a.paths.get(id).flatten().ok_or(Refused::UnknownPath)?;
         let p = self.paths.get(path).ok_or(Refused::UnknownPath)?;
-        if (p.address.local, p.address.remote) == (ends.dst, ends.src) {
-            Ok(path)
-        } else {
-            Err(Refused::UnknownSource)
-        }
+        if p.address.line() == from.line() { Ok(path) } else { Err(Refused::UnknownSource) }
     }
 
     /// The peer tells what it has, and the generations of its paths. If the peer's generation is ahead
@@ -168,7 +180,14 @@ impl PathManager {
             return;
         }
         a.table_version = version;
-        let way = |e: &TableEntry| Way { pair: (e.follower, e.leader), port: e.port };
+        let slot = a.remote_slot;
+        let way = |e: &TableEntry| {
+            let kind = match e.kind {
+                EntryKind::Udp => PathKind::Udp,
+                EntryKind::Local => PathKind::Local { slot },
+            };
+            Way { line: Line { kind, pair: (e.follower, e.leader) }, port: e.port }
+        };
         let wanted: Vec<(PathNumber, u16, Way)> =
             entries.iter().map(|e| (PathNumber(e.id), e.generation, way(e))).collect();
         self.set_members(index, &wanted);
@@ -181,7 +200,7 @@ impl PathManager {
         if !a.confirmed || !a.is_leader() {
             return;
         }
-        let chosen = ways(&pairs(&a.anchors, &a.announced, &a.remote_addresses), a.ports());
+        let chosen = self.chosen_ways(a);
         let way_of = |p: PathId| self.paths.get(p).map(Path::way);
         let mut wanted: Vec<(PathNumber, u16, Way)> = Vec::new();
         for (id, path) in a.paths() {
@@ -213,6 +232,7 @@ impl PathManager {
             self.set_members(index, &wanted);
             self.control_now(index);
         }
+        self.want_channel(index);
     }
 
     /// Makes the path set what the table says.
@@ -230,15 +250,14 @@ impl PathManager {
             }
         }
         for &(id, generation, way) in wanted {
-            let (local, remote) = way.pair;
             let kept = members[id].filter(|p| gone.iter().all(|g| g.1 != *p));
             if kept.is_some() {
                 continue;
             }
             let salt = u32::from(slot) | u32::from(id.0) << 8;
-            let mut address = self.address(local, remote, PathOptions::default(), salt);
+            let mut address = self.address_of(way.line, salt);
             if way.port > 0 {
-                address.source_port = self.fresh_port(index, way.pair, address.source_port);
+                address.source_port = self.fresh_port(index, way.line.pair, address.source_port);
             }
             let address = self.with_ecn(index, address);
             let role = Role::Member { association: index, id };
@@ -246,13 +265,14 @@ impl PathManager {
             path.port = way.port;
             path.generation = generation;
             path.peer_generation = generation;
+            let window = self.window_of(way.line.kind, window);
             path.congestion.set_limits(Limits { sure: window, max: window });
             path.probes.next_at = self.clock.now();
             path.state = PathState::Probing;
             if let Some(past) = past.iter().find(|past| past.way == way) {
                 path.resume(past);
             }
-            if let Some(reason) = self.local.fault(local, remote) {
+            if let Some(reason) = self.fault(&address) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
             }
@@ -399,6 +419,10 @@ impl PathManager {
                 Some(TableEntry {
                     id: id.0,
                     port: p.port,
+                    kind: match p.address.kind {
+                        PathKind::Udp => EntryKind::Udp,
+                        PathKind::Local { .. } => EntryKind::Local,
+                    },
                     generation: p.generation,
                     leader: p.address.local,
                     follower: p.address.remote,
@@ -413,7 +437,7 @@ impl PathManager {
     pub(crate) fn send_control(
         &mut self,
         index: AssociationId,
-        to: Option<(PathNumber, Ends)>,
+        to: Option<(PathNumber, Source)>,
         body: &Body,
         answer: bool,
     ) {
@@ -430,8 +454,8 @@ impl PathManager {
         for (id, p) in a.paths() {
             let Some(p) = self.paths.get(p) else { continue };
             ids.push((rank(p.state), id));
-            if let Some((number, ends)) = to
-                && (p.address.local, p.address.remote) == (ends.dst, ends.src)
+            if let Some((number, from)) = to
+                && p.address.line() == from.line()
                 && (exact.is_none() || id == number)
             {
                 exact = Some(id);
@@ -450,8 +474,10 @@ impl PathManager {
         }
         // If the question came by a pair of addresses that is no path here, and no path lives, the
         // answer is also sent between these addresses.
-        if let Some((_, ends)) = to.filter(|_| exact.is_none() && !any_up) {
-            self.send_between(index, (ends.dst, ends.src), body, answer);
+        if let Some((_, from)) = to.filter(|_| exact.is_none() && !any_up)
+            && from.kind == PathKind::Udp
+        {
+            self.send_between(index, from.line().pair, body, answer);
         }
         let all_down = ids.iter().all(|(rank, _)| *rank == 4);
         if all_down || (!any_up && matches!(body, Body::Addresses { .. })) {
@@ -465,13 +491,15 @@ impl PathManager {
     /// accepts an authentic packet on any addresses.
     fn send_beyond(&mut self, index: AssociationId, body: &Body, answer: bool) {
         let Some(a) = self.associations.get(index) else { return };
-        let pair = |p: PathId| self.paths.get(p).map(|p| (p.address.local, p.address.remote));
-        let members: Vec<Pair> = a.paths().filter_map(|(_, p)| pair(p)).collect();
+        let line = |p: PathId| self.paths.get(p).map(|p| p.address.line());
+        let members: Vec<Line> = a.paths().filter_map(|(_, p)| line(p)).collect();
         let mut beyond = pairs(&a.anchors, &a.announced, &a.remote_addresses);
         beyond.extend(a.anchors.iter().take(MAX_PATHS).copied());
         beyond.sort_unstable();
         beyond.dedup();
-        beyond.retain(|&(l, r)| !members.contains(&(l, r)) && self.local.fault(l, r).is_none());
+        beyond.retain(|&(l, r)| {
+            !members.contains(&Line::udp((l, r))) && self.local.fault(l, r).is_none()
+        });
         for pair in beyond {
             self.send_between(index, pair, body, answer);
         }

@@ -69,7 +69,7 @@ impl PathManager {
         let Some(a) = self.associations.get(association) else { return };
         let was_tried = |id: PathNumber| tried & 1 << id.0 != 0;
         // Packets that are too large for one path are too large for all between the same addresses.
-        let pair = |path: PathId| self.paths.get(path).map(|p| p.way().pair);
+        let pair = |path: PathId| self.paths.get(path).map(|p| p.address.line().pair);
         let alike = |to| a.paths().any(|(id, p)| was_tried(id) && pair(p) == pair(to));
         let untried = a.paths().filter(|(id, _)| !was_tried(*id));
         let Some((_, to)) = untried.min_by_key(|(_, to)| (!answers(*to, 1), alike(*to))) else {

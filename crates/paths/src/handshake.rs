@@ -17,6 +17,7 @@ use crate::id::{AssociationId, Qpn};
 use crate::key::{Ends, Key, Nonce};
 use crate::manager::PathManager;
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
+use crate::select::Line;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, Refused};
 use polypath_types::PeerId;
@@ -151,7 +152,7 @@ impl PathManager {
         let mut known = joined.into_iter().chain(meant).filter_map(|a| self.associations.get(a));
         known.any(|a| {
             a.paths().any(|(_, p)| {
-                self.paths.get(p).is_some_and(|p| p.address.remote == src && p.address.local == dst)
+                self.paths.get(p).is_some_and(|p| p.address.line() == Line::udp((dst, src)))
             })
         })
     }
@@ -358,7 +359,7 @@ impl PathManager {
 
 #[cfg(test)]
 mod tests {
-    use polypath_types::PeerAbilities;
+    use polypath_types::{PathKind, PeerAbilities};
 
     use super::*;
     use crate::config::{Config, LaneIdentity, PathOptions};
@@ -387,14 +388,21 @@ mod tests {
                 peer_qpn: qpn,
                 association,
                 receive_window: 1 << 20,
-                abilities: PeerAbilities { reach: 256, joins_reads: true, echoes_marks: true },
+                abilities: PeerAbilities {
+                    reach: 256,
+                    joins_reads: true,
+                    echoes_marks: true,
+                    local: false,
+                },
                 ports: 1,
                 addresses_version: 1,
                 addresses: Vec::new(),
             };
             let mut packet = hello.encode(Some(&key), Ends { src: ip(2), dst: ip(1) });
             packet.extend([0; 4]);
-            let handled = paths.handle_control(now, ip(2), ip(1), &Packet::parse(&packet).unwrap());
+            let (src, dst, kind) = (ip(2), ip(1), PathKind::Udp);
+            let handled =
+                paths.handle_control(now, src, dst, kind, &Packet::parse(&packet).unwrap());
             (handled, paths.associations.indexes().len())
         };
         assert_eq!(answer(0), (Handled::Refused(Refused::Malformed), 0));

@@ -18,6 +18,7 @@ mod association;
 mod associations;
 mod attach;
 mod bytes;
+mod channels;
 mod check;
 mod clock;
 mod config;
@@ -59,7 +60,7 @@ pub use manager::{
 };
 pub use marks::is_marked;
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
-pub use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
+pub use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState,
     PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status,

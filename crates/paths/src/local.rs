@@ -11,7 +11,7 @@ use crate::peers::Outage;
 use crate::policy::{Choice, PathSet};
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason};
-use polypath_types::{PathId, PeerId};
+use polypath_types::{PathId, PathKind, PeerId};
 
 impl PathManager {
     /// Takes all addresses of the host. To be called at the start and at every change of links,
@@ -40,16 +40,18 @@ impl PathManager {
         }
     }
 
-    fn local_changed(&mut self, index: PathId) {
+    pub(crate) fn local_changed(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
-        let PathAddress { local, remote, .. } = p.address;
-        let (fault, ifindex) = (self.local.fault(local, remote), self.local.ifindex_of(local));
+        let PathAddress { local, kind, .. } = p.address;
+        let (fault, ifindex) = (self.fault(&p.address), self.local.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
-        p.address.ifindex = ifindex;
+        if kind == PathKind::Udp {
+            p.address.ifindex = ifindex;
+        }
         let down = p.state == PathState::Down;
         match fault {
             Some(reason) if down => p.reason = Some(reason),
-            Some(Reason::LinkDown) if !self.config.downdelay.is_zero() => {
+            Some(Reason::LinkDown) if kind == PathKind::Udp && !self.config.downdelay.is_zero() => {
                 let at = self.clock.now() + self.config.downdelay;
                 self.timers.no_later(Timer::DownDelay(index), at);
             }
@@ -66,7 +68,7 @@ impl PathManager {
     pub(crate) fn downdelay_over(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         if p.state != PathState::Down
-            && let Some(reason) = self.local.fault(p.address.local, p.address.remote)
+            && let Some(reason) = self.fault(&p.address)
         {
             self.path_lost(index, PathState::Down, reason, true);
         }

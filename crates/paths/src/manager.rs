@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_telemetry::ControlDrops;
 use polypath_wire::opcode::Opcode;
@@ -19,11 +19,12 @@ use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
 use crate::peers::Peers;
 use crate::policy::{MakePolicy, Next, PathSet};
+use crate::select::Line;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused};
 use crate::ud::UdPaths;
-use polypath_types::{Class, PathId, PathTag, PeerId, Pick, Route, Want};
+use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 
 /// The most queue pairs of a lane: their numbers within it have 16 bits.
 pub const MAX_QUEUE_PAIRS: usize = 1 << 16;
@@ -96,6 +97,8 @@ pub struct PathManager {
     pub(crate) port_random: Random,
     pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
+    /// The slots of the lanes to which there are channels.
+    pub(crate) channels: BTreeSet<u8>,
     pub(crate) paths: Slab<PathId, Path>,
     pub(crate) peers: Peers,
     pub(crate) associations: Associations,
@@ -120,6 +123,7 @@ impl PathManager {
             port_random: Random::new(seed.map(|byte| byte ^ 0x70)),
             clock: Clock::default(),
             local: LocalAddresses::default(),
+            channels: BTreeSet::new(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
             peers: Peers::new(MAX_PEERS),
             associations: Associations::new(MAX_PEERS),
@@ -270,19 +274,20 @@ impl PathManager {
     }
 
     /// Finds the path by which a packet for a queue pair of `peer` came. IPv4 addresses are given as
-    /// such, not mapped into IPv6. `tag`: from the multi-path header, `None` for a standard packet;
-    /// `bytes`: the packet's size, for the status. After an error, which is counted, the packet must be
-    /// dropped.
+    /// such, not mapped into IPv6. `kind`: what it came by. `tag`: from the multi-path header, `None` for
+    /// a standard packet; `bytes`: the packet's size, for the status. After an error, which is counted,
+    /// the packet must be dropped.
     #[inline]
     pub fn classify(
         &mut self,
         peer: PeerId,
         src: IpAddr,
         dst: IpAddr,
+        kind: PathKind,
         tag: Option<PathTag>,
         bytes: usize,
     ) -> Result<PathId, Refused> {
-        let found = self.find_path(peer, src, dst, tag);
+        let found = self.find_path(peer, Line { kind, pair: (dst, src) }, tag);
         if let Ok(index) = found
             && let Some(path) = self.paths.get_mut(index)
         {
@@ -298,17 +303,9 @@ impl PathManager {
     }
 
     #[inline]
-    fn find_path(
-        &self,
-        peer: PeerId,
-        src: IpAddr,
-        dst: IpAddr,
-        tag: Option<PathTag>,
-    ) -> Result<PathId, Refused> {
+    fn find_path(&self, peer: PeerId, line: Line, tag: Option<PathTag>) -> Result<PathId, Refused> {
         let peer = self.peers.get(peer).ok_or(Refused::NoQueuePair)?;
-        let fits = |index: PathId| {
-            self.paths.get(index).is_some_and(|p| p.address.remote == src && p.address.local == dst)
-        };
+        let fits = |index: PathId| self.paths.get(index).is_some_and(|p| p.address.line() == line);
         let association = peer.association.and_then(|a| self.associations.get(a));
         if let Some(tag) = tag {
             // The peer may use path 0 as soon as it has our HELLO_ACK. Its data may overtake the
@@ -468,20 +465,25 @@ impl PathManager {
                 && packet.headers.deth.is_some_and(|d| d.qkey == HELLO_QKEY))
     }
 
-    /// Takes a packet of the path manager's protocol, whose ICRC the caller has checked.
+    /// Takes a packet of the path manager's protocol, whose ICRC the caller has checked. `kind`: what it came
+    /// by.
     pub fn handle_control(
         &mut self,
         now: Duration,
         src: IpAddr,
         dst: IpAddr,
+        kind: PathKind,
         packet: &Packet<'_>,
     ) -> Handled {
         self.advance(now);
         let (src, dst) = (src.to_canonical(), dst.to_canonical());
         let result = if packet.opcode() == Opcode::UD_SEND_ONLY {
-            self.handle_hello(src, dst, packet)
+            match kind {
+                PathKind::Udp => self.handle_hello(src, dst, packet),
+                PathKind::Local { .. } => Err(Refused::UnknownSource),
+            }
         } else if packet.opcode().is_mp_management() {
-            self.handle_frame(src, dst, packet)
+            self.handle_frame(src, dst, kind, packet)
         } else {
             Err(Refused::Malformed)
         };

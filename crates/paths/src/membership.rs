@@ -268,7 +268,7 @@ impl PathManager {
         }
         self.paths_changed(index);
         let address = self.paths.get(own).map(|p| p.address);
-        let fault = address.and_then(|a| self.local.fault(a.local, a.remote));
+        let fault = address.and_then(|a| self.fault(&a));
         let limits = Limits::of(&self.config);
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer };

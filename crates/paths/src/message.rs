@@ -24,8 +24,8 @@
 //! | 52 | queue pair of the receiver (4) |
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
-//! | 64 | capabilities (4), see below: bit 0 path sets; 1 joins READs; 2, 16 to 18 ports; 4 echoes marks; |
-//! |    | 8 to 12 reach |
+//! | 64 | capabilities (4), see below: bits 0 path sets; 1 joins READs; 2, 16 to 18 ports; 3 local paths; |
+//! |    | 4 echoes marks; 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -66,8 +66,9 @@
 //! | | TABLE: version (4), count (1), zero (3), entries as below |
 //! | end | authentication code (16) |
 //!
-//! An entry of a TABLE, 36 bytes: path number (1), index of the source port (1, the low four bits), lowest
-//! generation (2), address of the leader (16), address of the other (16).
+//! An entry of a TABLE, 36 bytes: path number (1), kind and port (1), lowest generation (2), address of the
+//! leader (16), address of the other (16). The kind is in the high four bits: 0 UDP, 1 shared memory; the
+//! index of the source port is in the low four.
 //!
 //! States: 0 probing, 1 up, 2 suspect, 3 dead, 4 recovering, 5 down.
 //!
@@ -104,6 +105,7 @@ const CAPABILITY_PATH_SETS: u32 = 1;
 const CAPABILITY_JOINS_READS: u32 = 1 << 1;
 const CAPABILITY_ECHOES_MARKS: u32 = 1 << 4;
 const CAPABILITY_PORTS: u32 = 1 << 2;
+const CAPABILITY_LOCAL: u32 = 1 << 3;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const PORTS_SHIFT: u32 = 16;
@@ -111,6 +113,8 @@ const PORTS_MASK: u32 = 7;
 /// The bits of a table entry's second byte that hold the index of the source port.
 const PORT_BITS: u8 = 0x0f;
 const FLAG_ANSWER: u8 = 1;
+/// Where the kind is in the second byte of a table's entry.
+const KIND_SHIFT: u32 = 4;
 
 /// An address as its owner announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +239,9 @@ impl Hello {
 fn bits_of(abilities: PeerAbilities) -> u32 {
     let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
     let echoes_marks = if abilities.echoes_marks { CAPABILITY_ECHOES_MARKS } else { 0 };
-    joins_reads | echoes_marks | abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT
+    let local = if abilities.local { CAPABILITY_LOCAL } else { 0 };
+    let reach = abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT;
+    joins_reads | echoes_marks | local | reach
 }
 
 fn abilities_of(capabilities: u32) -> PeerAbilities {
@@ -247,6 +253,7 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
         reach,
         joins_reads: capabilities & CAPABILITY_JOINS_READS != 0,
         echoes_marks: capabilities & CAPABILITY_ECHOES_MARKS != 0,
+        local: capabilities & CAPABILITY_LOCAL != 0,
     }
 }
 
@@ -264,10 +271,29 @@ fn ports_of(capabilities: u32) -> u8 {
     (capabilities >> PORTS_SHIFT & PORTS_MASK) as u8 + 1
 }
 
+/// The kind of a path as a table names it. Both ends know the slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum EntryKind {
+    Udp = 0,
+    Local = 1,
+}
+
+impl EntryKind {
+    fn from(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Udp),
+            1 => Some(Self::Local),
+            _ => None,
+        }
+    }
+}
+
 /// One path of the leader's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
     pub(crate) id: u8,
+    pub(crate) kind: EntryKind,
     /// Which of the paths between the two addresses it is.
     pub(crate) port: u8,
     pub(crate) generation: u16,
@@ -365,7 +391,8 @@ impl Frame {
                 out.extend_from_slice(&version.to_be_bytes());
                 out.extend_from_slice(&[entries.len() as u8, 0, 0, 0]);
                 for e in entries {
-                    out.extend_from_slice(&[e.id, e.port & PORT_BITS]);
+                    let kind_and_port = (e.kind as u8) << KIND_SHIFT | e.port & PORT_BITS;
+                    out.extend_from_slice(&[e.id, kind_and_port]);
                     out.extend_from_slice(&e.generation.to_be_bytes());
                     out.extend_from_slice(&ip_bytes(e.leader));
                     out.extend_from_slice(&ip_bytes(e.follower));
@@ -476,9 +503,11 @@ fn take_table(r: &mut Reader<'_>, count: u8) -> Option<Vec<TableEntry>> {
     }
     let mut entries: Vec<TableEntry> = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
-        let (id, port) = (r.u8()?, r.u8()? & PORT_BITS);
-        let generation = r.u16()?;
-        let entry = TableEntry { id, port, generation, leader: r.ip()?, follower: r.ip()? };
+        let (id, kind_and_port) = (r.u8()?, r.u8()?);
+        let kind = EntryKind::from(kind_and_port >> KIND_SHIFT)?;
+        let port = kind_and_port & PORT_BITS;
+        let (generation, leader, follower) = (r.u16()?, r.ip()?, r.ip()?);
+        let entry = TableEntry { id, kind, port, generation, leader, follower };
         let fits = usize::from(id) < MAX_PATHS
             && port < MAX_PORTS
             && is_unicast(entry.leader)

@@ -203,7 +203,7 @@ impl Path {
 
     /// What makes it a path of its association.
     pub(crate) fn way(&self) -> Way {
-        Way { pair: (self.address.local, self.address.remote), port: self.port }
+        Way { line: self.address.line(), port: self.port }
     }
 
     /// Whether it may carry traffic.
@@ -326,11 +326,14 @@ pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use polypath_types::PathKind;
+
     use super::*;
 
     fn path() -> Path {
         let ip = |n: u8| core::net::IpAddr::from([10, 0, 0, n]);
         let address = PathAddress {
+            kind: PathKind::Udp,
             local: ip(1),
             remote: ip(2),
             ifindex: 1,

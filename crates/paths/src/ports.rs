@@ -19,9 +19,9 @@ use crate::id::AssociationId;
 use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::Role;
-use crate::select::Pair;
+use crate::select::{Line, Pair};
 use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
-use polypath_types::PathId;
+use polypath_types::{PathId, PathKind};
 
 /// A path that was never heard of gets so many probes before its first change: perhaps the peer does not
 /// know it yet.
@@ -36,7 +36,7 @@ impl PathManager {
         let members = self.members(index);
         let between = members.iter().filter_map(|path| self.paths.get(*path));
         let taken: Vec<u16> = between
-            .filter(|p| p.way().pair == pair)
+            .filter(|p| p.address.line() == Line::udp(pair))
             .map(|p| p.address.source_port)
             .chain([other_than])
             .collect();
@@ -55,10 +55,13 @@ impl PathManager {
     pub(crate) fn turn_port(&mut self, index: AssociationId, path: PathId) {
         let now = self.clock.now();
         let Some(p) = self.paths.get_mut(path) else { return };
-        let pair = p.way().pair;
+        let line = p.address.line();
+        if line.kind != PathKind::Udp {
+            return;
+        }
         let sibling_lives = self.members(index).iter().any(|other| {
             let other = self.paths.get(*other);
-            other.is_some_and(|o| o.state == PathState::Up && o.way().pair == pair)
+            other.is_some_and(|o| o.state == PathState::Up && o.address.line() == line)
         });
         let Some(p) = self.paths.get_mut(path) else { return };
         if !matches!(p.state, PathState::Dead | PathState::Suspect | PathState::Probing) {
@@ -81,7 +84,7 @@ impl PathManager {
             return;
         }
         let back = !sibling_lives && current != settled;
-        let port = if back { settled } else { self.fresh_port(index, pair, current) };
+        let port = if back { settled } else { self.fresh_port(index, line.pair, current) };
         let Some(p) = self.paths.get_mut(path) else { return };
         p.turns.change(now, current);
         p.turns.ask(now);

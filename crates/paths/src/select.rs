@@ -16,23 +16,45 @@ use core::net::IpAddr;
 
 use crate::bytes::{in_subnet, is_link_local};
 use crate::message::Announced;
-use crate::types::{MAX_PATHS, MAX_PORTS};
+use crate::types::{MAX_PATHS, MAX_PORTS, PathAddress};
+use polypath_types::PathKind;
 
 /// A local and a remote address.
 pub(crate) type Pair = (IpAddr, IpAddr);
 
-/// What makes a path, known to both ends: a pair of addresses, and which of the paths between them it is.
+/// What a packet shows of the path that it came by: the kind, and the pair of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) kind: PathKind,
+    pub(crate) pair: Pair,
+}
+
+impl Line {
+    /// Over UDP.
+    pub(crate) fn udp(pair: Pair) -> Self {
+        Self { kind: PathKind::Udp, pair }
+    }
+}
+
+impl PathAddress {
+    pub(crate) fn line(&self) -> Line {
+        Line { kind: self.kind, pair: (self.local, self.remote) }
+    }
+}
+
+/// What tells a path from the others of its set, known to both ends: its line, and which of the paths by
+/// that line it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    pub(crate) pair: Pair,
+    pub(crate) line: Line,
     /// The index of its source port, from 0. Each end has a port of its own for it.
     pub(crate) port: u8,
 }
 
-/// The paths that these pairs make with up to so many `ports` each: all pairs come first, then a second
-/// port of each, and so on, at most [`MAX_PATHS`] in all.
+/// The paths over UDP that these pairs make with up to so many `ports` each: all pairs come first, then a
+/// second port of each, and so on, at most [`MAX_PATHS`] in all.
 pub(crate) fn ways(pairs: &[Pair], ports: u8) -> Vec<Way> {
-    let of_port = |port| pairs.iter().map(move |&pair| Way { pair, port });
+    let of_port = |port| pairs.iter().map(move |&pair| Way { line: Line::udp(pair), port });
     (0..ports.clamp(1, MAX_PORTS)).flat_map(of_port).take(MAX_PATHS).collect()
 }
 
@@ -272,7 +294,7 @@ mod tests {
         let pair = |n: u8| (IpAddr::from([10, 0, n, 1]), IpAddr::from([10, 0, n, 2]));
         let of = |count: u8, ports| -> Vec<(u8, u8)> {
             let pairs: Vec<Pair> = (0..count).map(pair).collect();
-            let number = |way: &Way| pairs.iter().position(|p| *p == way.pair).unwrap() as u8;
+            let number = |way: &Way| pairs.iter().position(|p| *p == way.line.pair).unwrap() as u8;
             ways(&pairs, ports).iter().map(|way| (number(way), way.port)).collect()
         };
         assert_eq!(of(2, 1), [(0, 0), (1, 0)]);

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 pub use polypath_telemetry::Reason;
 use polypath_telemetry::{ControlDrops, PathCounters};
-use polypath_types::{PathId, PathTag, PeerAbilities, PeerId};
+use polypath_types::{PathId, PathKind, PathTag, PeerAbilities, PeerId};
 
 use crate::config::Mode;
 
@@ -18,6 +18,8 @@ pub const MAX_PORTS: u8 = 8;
 /// How packets of a path are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathAddress {
+    /// What carries them.
+    pub kind: PathKind,
     /// Source address.
     pub local: IpAddr,
     /// Destination address.
@@ -242,6 +244,12 @@ pub enum PathEvent {
     WindowOpened {
         /// The peer whose active path has room.
         peer: PeerId,
+    },
+    /// A path through shared memory is possible to the lane with this slot: ask for a channel, and tell the
+    /// outcome by [`crate::PathManager::set_channel`].
+    ChannelWanted {
+        /// The slot.
+        slot: u8,
     },
     /// Traffic flows again after a fail-over: first acknowledgement on the new path.
     Resumed {

@@ -25,8 +25,8 @@ impl PathManager {
             return;
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
-        let Usage { mode, primary, primary_reselect, updelay, downdelay, hold, ecn, ports, .. } =
-            *usage;
+        let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
+        let Usage { hold, ecn, ports, local, .. } = *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
@@ -42,6 +42,12 @@ impl PathManager {
         self.config.ports = ports;
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
+        if before.local != local {
+            self.local_paths_changed(None);
+            for index in self.associations.indexes() {
+                self.lead(index);
+            }
+        }
         let peers: Vec<PeerId> = self.peers.iter().map(|(index, _)| index).collect();
         for peer in peers {
             let renewed = self.renew_policy(peer);

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use polypath_lane::{Arrival, Lane, LaneConfig, QpTable, Taken, Visit};
 use polypath_paths::{
-    Config, Handled, LaneIdentity, LocalAddress, MakePolicy, PathManager, PathOptions, PathStatus,
-    Usage,
+    Config, Handled, LaneIdentity, LocalAddress, MakePolicy, PathKind, PathManager, PathOptions,
+    PathStatus, Usage,
 };
 use polypath_transport::QueuePair;
 use polypath_wire::icrc::FlowCrc;
@@ -184,6 +184,7 @@ impl SimHost {
         let arrival = Arrival {
             src: flow.src,
             dst: flow.dst,
+            kind: PathKind::Udp,
             traffic_class: datagram.traffic_class,
             hop_limit: datagram.hop_limit,
             flow_label: datagram.flow_label,

@@ -14,13 +14,19 @@ pub enum BondingError {
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
-         ecn=on|off or ports=1 to 8"
+         ecn=on|off, ports=1 to 8 or local=on|off"
     )]
     Item(String),
     /// `affinity` with another policy.
     #[error("affinity has an effect only with policy=affinity; add that, or remove it")]
     AffinityUnused,
 }
+
+/// What stands in place of an interface for paths through shared memory.
+pub const LOCAL: &str = "local";
+
+/// Whether peers on the same host are reached through shared memory if nothing is said of it.
+pub const LOCAL_DEFAULT: bool = false;
 
 /// The most interfaces whose cost can be set.
 pub(crate) const COSTS_MAX: usize = 64;
@@ -54,6 +60,8 @@ pub struct Bonding {
     pub ecn: Option<bool>,
     /// How many UDP source ports each pair of addresses gets, each of which makes a path: 1 to 8.
     pub ports: Option<u8>,
+    /// Whether peers on the same host are reached through shared memory, too.
+    pub local: Option<bool>,
 }
 
 /// How the paths to a peer are used.
@@ -168,6 +176,7 @@ impl Bonding {
             "downdelay" => self.downdelay = Some(ms()?),
             "hold" => self.hold = Some(hold(value)?),
             "ecn" => self.ecn = Some(on(value)?),
+            "local" => self.local = Some(on(value)?),
             "ports" => {
                 let ports = value.parse().ok().filter(|ports| (1..=PORTS_MAX).contains(ports));
                 self.ports = Some(ports.ok_or(())?);
@@ -220,6 +229,7 @@ impl Bonding {
             hold,
             ecn,
             ports,
+            local,
         } = self;
         !costs.is_empty()
             || primary.is_some()
@@ -229,6 +239,7 @@ impl Bonding {
             || hold.is_some()
             || ecn.is_some()
             || ports.is_some()
+            || local.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -247,6 +258,7 @@ impl Bonding {
         self.hold = other.hold.or(self.hold);
         self.ecn = other.ecn.or(self.ecn);
         self.ports = other.ports.or(self.ports);
+        self.local = other.local.or(self.local);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -282,6 +294,7 @@ impl fmt::Display for Bonding {
             self.hold.map(|time| format!("hold={}", time.as_secs())),
             self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
             self.ports.map(|ports| format!("ports={ports}")),
+            self.local.map(|on| format!("local={}", if on { "on" } else { "off" })),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -326,6 +339,7 @@ mod tests {
             "ports=0",
             "ports=9",
             "x",
+            "local=maybe",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
@@ -338,7 +352,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
                    downdelay=2,hold=3,ecn=on";
-        let costs = "efficient,cost=a:1,cost=b:20,primary=a";
+        let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on";
         for text in [all, costs, "balance", "downdelay=0", "ecn=off", "balance,ports=8", ""] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }

@@ -38,7 +38,7 @@ mod selector;
 mod subnet;
 pub mod table;
 
-pub use bonding::{AffinityRule, Bonding, BondingError, Policy, Reselect};
+pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
 pub use choice::Choice;
 pub use device::{
     DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,

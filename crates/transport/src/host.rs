@@ -58,6 +58,10 @@ pub trait Paths {
     fn pick(&mut self, peer: PeerId, _want: &Want) -> Pick {
         self.route(peer).map_or(Pick::NoPath, Pick::Route)
     }
+    /// The path for packets that no window holds back. By default this is that of the only route.
+    fn route_without_window(&self, peer: PeerId) -> Option<PathId> {
+        self.route(peer).map(|route| route.path)
+    }
     /// The tag of a path that packets arrive on, for answers that go by the same path.
     fn tag(&self, path: PathId) -> Option<PathTag>;
     /// Whether the answer that goes out by `path` now is to say that packets came by it with a mark of

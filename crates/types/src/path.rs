@@ -17,6 +17,19 @@ impl PathId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
+/// The kind of a path: what carries its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathKind {
+    /// RoCEv2 over UDP.
+    #[default]
+    Udp,
+    /// Memory that two lanes of one host share. It is of one pair of lanes, whatever addresses the path has.
+    Local {
+        /// The slot of the other lane.
+        slot: u8,
+    },
+}
+
 /// The path information in multi-path packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathTag {
@@ -38,6 +51,8 @@ pub struct PeerAbilities {
     pub joins_reads: bool,
     /// It says in its answers when packets came with a mark of congestion (RFC 3168).
     pub echoes_marks: bool,
+    /// It can have paths through shared memory.
+    pub local: bool,
 }
 
 /// The path to send on next, and how much.

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use polypath_lane::{Arrival, Lane, LaneConfig, NotSent, Outside, Overrun, QpTable, Taken, Visit};
 use polypath_paths::{
-    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathAddress, PathEvent, PathManager,
-    PathOptions,
+    Config, ControlOut, Handled, LaneIdentity, LocalAddress, PathAddress, PathEvent, PathKind,
+    PathManager, PathOptions,
 };
 use polypath_transport::{
     Burst, Completion, CqSide, Explanation, FlatMemory, FlatSegment, Memory, QpEvent, QueuePair,
@@ -234,6 +234,7 @@ impl Host {
         let arrival = Arrival {
             src: datagram.src,
             dst: datagram.dst,
+            kind: PathKind::Udp,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,

@@ -93,6 +93,7 @@ mod tests {
         let mut path = PathStatus {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
+            kind: "roce".into(),
             interface: interface.into(),
             source_port: 0xc000,
             state: "active".into(),

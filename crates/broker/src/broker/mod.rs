@@ -1,5 +1,6 @@
 //! The loop: one thread and one epoll set, driven by events and deadlines.
 
+mod channels;
 mod clients;
 mod cm;
 mod orphans;

@@ -39,7 +39,7 @@ impl Refusal {
         Self { errno, text: text.into() }
     }
 
-    fn of(doing: &str, error: &io::Error) -> Self {
+    pub(super) fn of(doing: &str, error: &io::Error) -> Self {
         Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))
     }
 }
@@ -123,6 +123,7 @@ impl Broker {
     fn control_request(&mut self, id: u64, request: Request) -> Answer {
         match request {
             Request::OpenLane { slot } => self.open_lane(id, slot),
+            Request::OpenChannel { slot, to } => self.open_channel(id, slot, to),
             Request::CloseLane { slot } => self.close_lane(id, slot),
             Request::Resume { slots } => {
                 if self.resume(id, &slots) {
@@ -159,7 +160,12 @@ impl Broker {
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
             Request::ReloadConfig => self.reload_config(),
-            Request::SetRule { scope, settings } => self.set_rule(scope, settings.as_ref()),
+            Request::SetRule { scope, settings } => {
+                let answer = self.set_rule(scope, settings.as_ref());
+                // The broker may be killed as soon as it has answered.
+                self.inform_keeper();
+                answer
+            }
             Request::Shutdown { force } => self.shut_down(id, force),
             Request::Ping => reply(Reply::Done),
             Request::Hello(_) => {

@@ -36,6 +36,9 @@ impl Lane {
         // Without peers there is nothing to probe, and a thread that still polls finds nothing to
         // do.
         *state = State::new(still_paths(self.slot), still_io(), None);
+        if let Some(exchange) = &self.exchange {
+            exchange.close();
+        }
     }
 
     /// Whether the engine has closed the lane, which then accepts no queue pair. Call this inside

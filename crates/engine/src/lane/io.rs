@@ -19,6 +19,7 @@ use crate::deferrals::Deferrals;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::journal::Journal;
 use crate::lane::send_errors::{SendErrors, Way};
+use crate::media::local::Exchange;
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
 
@@ -60,6 +61,8 @@ struct ControlFlow {
 pub(crate) struct LaneIo {
     pub(crate) now: Duration,
     pub(crate) sender: Senders,
+    /// Shared memory with other lanes, if it is used.
+    pub(crate) exchange: Option<Arc<Exchange>>,
     pub(crate) counters: LaneCounters,
     /// Counters of dropped packets, by reason.
     pub(crate) drops: LaneDrops,
@@ -94,6 +97,7 @@ impl LaneIo {
         Self {
             now: Duration::ZERO,
             sender,
+            exchange: None,
             counters: LaneCounters::default(),
             drops: LaneDrops::default(),
             ended: QpCounters::default(),

@@ -72,6 +72,13 @@ impl Journal {
         self.messenger = Some(messenger);
     }
 
+    /// Lets the events thread look for what it is to do.
+    pub(crate) fn call(&self) {
+        if let Some(messenger) = &self.messenger {
+            messenger.call();
+        }
+    }
+
     /// Records an event.
     pub(crate) fn note(&mut self, now: Duration, event: Event) {
         self.keep(Noted { at: now, news: News::Event(event) });

@@ -42,6 +42,7 @@ use polypath_verbs::{Error, Result};
 use crate::clock;
 use crate::config::Config;
 use crate::error::os_error;
+use crate::media::local::{Channel, Exchange};
 use crate::media::{Receivers, Senders, Wrappers};
 use crate::notify::lock;
 
@@ -84,6 +85,8 @@ pub(crate) struct News<'a> {
     pub(crate) selection: &'a Selection,
     /// How the paths are used.
     pub(crate) usage: Usage,
+    /// Whether a new lane can have paths through shared memory.
+    pub(crate) local: bool,
 }
 
 /// A lane.
@@ -97,6 +100,8 @@ pub(crate) struct Lane {
     /// because otherwise it could take the lock again and again before a sleeping thread is awake.
     waiting: AtomicU32,
     sleeper: Sleeper,
+    /// Shared memory with other lanes, if it is used.
+    exchange: Option<Arc<Exchange>>,
     /// Ends the lane once, after a panic left its state inconsistent.
     ended: Once,
     /// Whether the engine has closed the lane.
@@ -113,8 +118,16 @@ impl Lane {
         wrappers: &Wrappers,
         news: &News<'_>,
     ) -> Result<Arc<Self>> {
-        let News { table, selection, usage } = news;
-        let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table);
+        let News { table, selection, usage, local } = news;
+        // Only an mp device has several paths.
+        let devices = polypath_topology::devices(table, selection);
+        let multipath = devices.iter().any(|device| device.kind.multipath);
+        let local = *local && multipath;
+        let local =
+            local.then(crate::media::local::halves).transpose().map_err(|e| os_error(&e))?;
+        let (halves, exchange) = local.unzip();
+        let media =
+            crate::media::start(opened.socket, wrappers, index, clock::now(), table, halves);
         let (senders, receivers) = media.map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
         let mut instance = [0; 8];
@@ -122,12 +135,13 @@ impl Lane {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
-        let settings = crate::path_settings::settings(opened.receive_buffer);
+        let settings = crate::path_settings::settings(opened.receive_buffer, exchange.is_some());
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
         paths.set_usage(clock::now(), usage);
         let mut io = LaneIo::new(senders);
+        io.exchange.clone_from(&exchange);
         io.learn_interfaces(table);
         let socket = receivers.wait_on();
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
@@ -138,9 +152,10 @@ impl Lane {
             socket,
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
-            sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+            sleeper: Sleeper::new(exchange.clone()).map_err(|e| os_error(&e))?,
             ended: Once::new(),
             closed: AtomicBool::new(false),
+            exchange,
             thread: Mutex::default(),
         });
         let own = lane.clone();
@@ -206,7 +221,7 @@ impl Lane {
                 let now = state.io.now;
                 state.collector.polled(now, self.sleeper.taken());
                 // Other media may hold packets back, so their deadline counts every time.
-                if (state.io.deferrals.take_news() || state.io.sender.has_more())
+                if (state.io.deferrals.take_news() || state.io.sender.may_hold_back())
                     && let Some(deadline) = state.next_deadline()
                 {
                     self.sleeper.deadline(deadline);
@@ -366,9 +381,31 @@ impl Lane {
         drop(self.wait());
     }
 
+    /// The slots of lanes to which channels are wanted since the last call.
+    pub(crate) fn take_wanted_channels(&self) -> Vec<u8> {
+        self.exchange.as_ref().map_or_else(Vec::new, |exchange| exchange.take_wanted())
+    }
+
+    /// Uses a channel to another lane from now on.
+    ///
+    /// # Errors
+    /// The lane uses none, or no more.
+    pub(crate) fn add_channel(&self, slot: u8, channel: Channel) -> std::io::Result<()> {
+        let none = || std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        self.exchange.as_ref().ok_or_else(none)?.add(channel)?;
+        if !self.has_failed() && !self.is_closed() {
+            self.enter(|state| {
+                let now = state.core.now();
+                state.core.paths_mut().set_channel(now, slot, true);
+            });
+        }
+        self.sleeper.wake();
+        Ok(())
+    }
+
     /// Handles a change of links or addresses, or of how paths are used.
     pub(crate) fn learn(&self, news: &News<'_>) {
-        let News { table, selection, usage } = news;
+        let News { table, selection, usage, local: _ } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
         if self.has_failed() {
@@ -428,9 +465,10 @@ impl Lane {
             socket: -1,
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
-            sleeper: Sleeper::new().map_err(|e| os_error(&e))?,
+            sleeper: Sleeper::new(None).map_err(|e| os_error(&e))?,
             ended: Once::new(),
             closed: AtomicBool::new(false),
+            exchange: None,
             thread: Mutex::default(),
         }))
     }

@@ -1,6 +1,6 @@
 //! Records the path manager's decisions for the user.
 
-use polypath_paths::{PathAddress, PathEvent, PathId, PathManager, Reason};
+use polypath_paths::{PathAddress, PathEvent, PathId, PathKind, PathManager, Reason};
 use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
 use polypath_transport::PeerId;
 
@@ -9,6 +9,12 @@ use crate::lane::LaneIo;
 impl LaneIo {
     /// Records an event of the path manager.
     pub(super) fn note_path_event(&mut self, paths: &PathManager, event: &PathEvent) {
+        if let PathEvent::ChannelWanted { slot } = *event
+            && let Some(exchange) = &self.exchange
+        {
+            exchange.want(slot);
+            self.journal.call();
+        }
         let name = |path| self.name_of(paths, path);
         let remote = |peer: PeerId| {
             let unknown = std::net::Ipv4Addr::UNSPECIFIED.into();
@@ -42,6 +48,7 @@ impl LaneIo {
             PathEvent::MultipathAgreed { .. }
             | PathEvent::WindowOpened { .. }
             | PathEvent::PathHeard { .. }
+            | PathEvent::ChannelWanted { .. }
             | PathEvent::Overflow => return,
         };
         self.note(event);
@@ -62,7 +69,11 @@ impl LaneIo {
 
     /// The name of the path with this address.
     pub(super) fn path_name(&self, address: &PathAddress) -> PathName {
-        let PathAddress { local, remote, ifindex, .. } = *address;
-        PathName { local, remote, interface: self.interface(ifindex) }
+        let PathAddress { local, remote, ifindex, kind, .. } = *address;
+        let interface = match kind {
+            PathKind::Udp => self.interface(ifindex),
+            PathKind::Local { .. } => InterfaceName::new(polypath_topology::LOCAL),
+        };
+        PathName { local, remote, interface }
     }
 }

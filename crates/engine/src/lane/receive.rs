@@ -33,6 +33,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
     let arrival = Arrival {
         src: received.src,
         dst: received.dst,
+        kind: received.kind,
         traffic_class: received.traffic_class,
         hop_limit: received.hop_limit,
         flow_label: 0,

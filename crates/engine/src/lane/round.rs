@@ -59,6 +59,9 @@ impl State {
         if received > 0 {
             self.collector.received();
         }
+        if self.io.exchange.is_some() {
+            self.note_channels_over();
+        }
         let due = self.core.handle_timeouts(&mut self.io);
         self.io.deferrals.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
@@ -85,6 +88,15 @@ impl State {
         }
         self.flush();
         self.core.set_timers();
+    }
+
+    /// Gives up paths whose channel is over.
+    fn note_channels_over(&mut self) {
+        let Some(exchange) = &self.io.exchange else { return };
+        for slot in exchange.take_over() {
+            let now = self.core.now();
+            self.core.paths_mut().set_channel(now, slot, false);
+        }
     }
 
     /// Receives packets. If `all` is false, a thread that polls gets completions before more is

@@ -12,12 +12,14 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
 use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
 use crate::lane::waker::Waker;
+use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
@@ -63,6 +65,8 @@ pub(crate) struct Sleeper {
     needed: AtomicBool,
     /// The time at which the thread wakes by itself, in nanoseconds on the lane's clock.
     wakes_at: AtomicU64,
+    /// Shared memory, whose packets are seen by looking, and wake the thread only if it says that it sleeps.
+    memory: Option<Arc<Exchange>>,
     /// [`SLOW`], [`BRISK`] or [`NEWS`].
     collecting: AtomicU64,
     /// The time at which collected posts must be sent, in nanoseconds on the lane's clock;
@@ -129,9 +133,10 @@ pub(crate) enum Woken {
 }
 
 impl Sleeper {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(memory: Option<Arc<Exchange>>) -> io::Result<Self> {
         Ok(Self {
             waker: Waker::new()?,
+            memory,
             polls: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             entries: AtomicU64::new(0),
@@ -263,9 +268,13 @@ impl Sleeper {
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
-        if !self.poll(socket, now, timeout, &mut watch.busy_poll) {
+        let quiet = self.memory.as_ref().is_none_or(|memory| memory.arm());
+        if quiet && !self.poll(socket, now, timeout, &mut watch.busy_poll) {
             self.rest(Some(socket), now, timeout, watch);
             watch.busy_poll.slept(clock::now().saturating_sub(now));
+        }
+        if let Some(memory) = &self.memory {
+            memory.disarm();
         }
         // While the thread is awake, nobody knows when it will sleep, so anyone with a deadline
         // wakes it.
@@ -354,7 +363,8 @@ impl Sleeper {
     /// more. `polls` is the number of its polls before.
     fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
         let entries = self.entries.load(Ordering::Relaxed);
-        if !self.waker.wait(Some(socket), Duration::ZERO) {
+        let in_memory = self.memory.as_ref().is_some_and(|memory| memory.has_more());
+        if !in_memory && !self.waker.wait(Some(socket), Duration::ZERO) {
             return false;
         }
         self.waker.wait(None, LOCK_WAIT);
@@ -404,7 +414,7 @@ mod tests {
     fn what_is_collected_is_sent_by_the_thread_when_its_time_is_over() {
         let (socket, _sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new().unwrap();
+        let sleeper = Sleeper::new(None).unwrap();
         let mut watch = Watch::new(Duration::ZERO);
         let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
         sleeper.collected(clock::now());
@@ -429,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_looks_in_vain_stops_to_look_and_is_woken_again() {
-        let sleeper = Sleeper::new().unwrap();
+        let sleeper = Sleeper::new(None).unwrap();
         let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         assert_eq!(sleeper.next_look(second, &mut watch), None);
@@ -456,7 +466,7 @@ mod tests {
     fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
         let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new().unwrap();
+        let sleeper = Sleeper::new(None).unwrap();
         let mut watch = Watch::new(Duration::ZERO);
         sender.send(b"a packet").unwrap();
         sleeper.collected(clock::now());
@@ -473,7 +483,7 @@ mod tests {
     fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_does() {
         let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
         let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new().unwrap();
+        let sleeper = Sleeper::new(None).unwrap();
         let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use polypath_paths::PathAddress;
+use polypath_paths::{PathAddress, PathKind};
 use polypath_telemetry::{Counters as _, FaultCounters};
 use polypath_topology::Table;
 use polypath_transport::{Burst, Unread};
@@ -31,6 +31,7 @@ pub(crate) enum Flow {
 pub(crate) struct Senders {
     pub(crate) udp: udp::Sender,
     more: Vec<Box<dyn Tx>>,
+    may_hold_back: bool,
     /// Errors of the media in `more`.
     errors: Vec<(Flow, FlowError)>,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Senders {
 impl Senders {
     /// Joins UDP alone.
     pub(crate) fn new(udp: udp::Sender) -> Self {
-        Self { udp, more: Vec::new(), errors: Vec::new() }
+        Self { udp, more: Vec::new(), may_hold_back: false, errors: Vec::new() }
     }
 
     /// Adds another medium. It is asked whether it carries an address before UDP, and after the
@@ -50,8 +51,19 @@ impl Senders {
 
     /// Whether there are media besides UDP.
     #[inline]
-    pub(crate) fn has_more(&self) -> bool {
+    fn has_more(&self) -> bool {
         !self.more.is_empty()
+    }
+
+    /// Notes that the media are wrapped.
+    pub(super) fn wrapped(&mut self) {
+        self.may_hold_back = true;
+    }
+
+    /// Whether a medium may hold packets back for a time.
+    #[inline]
+    pub(crate) fn may_hold_back(&self) -> bool {
+        self.may_hold_back
     }
 
     /// Calls [`Tx::open`] of the medium that carries the address.
@@ -60,6 +72,10 @@ impl Senders {
             if medium.carries(address) {
                 return medium.open(address, tag).map(|flow| Flow::Other(index, flow));
             }
+        }
+        if address.kind != PathKind::Udp {
+            // A peer may propose what this lane does not have.
+            return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
         }
         self.udp.open_for(address.into(), tag).map(Flow::Udp)
     }
@@ -128,7 +144,6 @@ impl Senders {
         if self.has_more() { self.flush_more(now, done) } else { done }
     }
 
-    #[cold]
     fn flush_more(&mut self, now: Duration, mut done: Flushed) -> Flushed {
         for (index, medium) in (0..).zip(&mut self.more) {
             done += medium.flush(now);

@@ -10,6 +10,9 @@ mod flow;
 mod gather;
 mod joined;
 mod judge;
+// `local/memory.rs` maps what two processes share.
+#[allow(unsafe_code)]
+pub(crate) mod local;
 mod medium;
 mod names;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use polypath_paths::PathKind;
 use polypath_wire::ParseError;
 use polypath_wire::icrc::{Flow, FlowCrc};
 use polypath_wire::opcode::Opcode;
@@ -16,6 +17,8 @@ pub struct Received<'a> {
     pub src_port: u16,
     /// The address that it was sent to.
     pub dst: IpAddr,
+    /// What it came by.
+    pub kind: PathKind,
     /// The interface that it came in on; for packets from this host to itself, the loopback
     /// interface. 0 if it is not known.
     pub ifindex: u32,
@@ -47,6 +50,7 @@ impl<'a> Received<'a> {
             src,
             src_port: 0,
             dst,
+            kind: PathKind::Udp,
             ifindex: 0,
             traffic_class: 0,
             hop_limit: 64,

@@ -8,9 +8,9 @@ use polypath_topology::Table;
 
 use super::udp::{Receiver, Sender};
 use super::wrappers::Wrappers;
-use super::{Receivers, Senders};
+use super::{Halves, Receivers, Senders};
 
-/// Creates the media of a lane whose slot has this socket. Add a medium of another kind here.
+/// Creates the media of a lane whose slot has this socket: UDP and `more`.
 ///
 /// # Errors
 /// Those of [`Receiver::new`] and of its options, or no more descriptors.
@@ -20,18 +20,28 @@ pub(crate) fn start(
     lane: usize,
     now: Duration,
     table: &Table,
+    more: impl IntoIterator<Item = Halves>,
 ) -> io::Result<(Senders, Receivers)> {
     let mut udp = Receiver::new(slot)?;
     if wrappers.is_empty() {
-        return Ok((Senders::new(Sender::new()), Receivers::new(udp)));
+        let (mut senders, mut receivers) = (Senders::new(Sender::new()), Receivers::new(udp));
+        for (tx, rx) in more {
+            senders.add(tx);
+            receivers.add(rx)?;
+        }
+        return Ok((senders, receivers));
     }
     // This must be set now, because a wrapped receiver can't be asked for it later.
     udp.tell_header_fields(true)?;
     let socket = udp.fd();
-    let (tx, rx) = wrappers.wrap((Box::new(Sender::new()), Box::new(udp)), lane, now, table);
     let (mut senders, mut receivers) = (Senders::new(Sender::new()), Receivers::none());
-    senders.add(tx);
-    receivers.add(rx)?;
+    senders.wrapped();
+    let udp: Halves = (Box::new(Sender::new()), Box::new(udp));
+    for medium in more.into_iter().chain([udp]) {
+        let (tx, rx) = wrappers.wrap(medium, lane, now, table);
+        senders.add(tx);
+        receivers.add(rx)?;
+    }
     receivers.socket = Some(socket);
     Ok((senders, receivers))
 }

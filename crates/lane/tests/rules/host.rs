@@ -7,7 +7,7 @@ use polypath_lane::{
     Arrival, Lane, LaneConfig, NotSent, Outside, Overrun, QpTable, Refusal, Taken, Visit,
 };
 use polypath_paths::{
-    Config, ControlOut, LaneIdentity, LocalAddress, PathAddress, PathEvent, PathManager,
+    Config, ControlOut, LaneIdentity, LocalAddress, PathAddress, PathEvent, PathKind, PathManager,
     PathOptions,
 };
 use polypath_transport::{
@@ -301,6 +301,7 @@ pub(crate) fn arrival(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Arrival {
     Arrival {
         src,
         dst,
+        kind: PathKind::Udp,
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,

@@ -21,16 +21,22 @@ pub(super) fn choose(set: &PathSet<'_>) -> Choice {
             PathState::Suspect if !set.is_outage() => 1,
             _ => return None,
         };
-        Some((state, !set.is_primary(path), path != main, path != set.own(), path))
+        let preferred = (!set.is_local(path), !set.is_primary(path));
+        Some((state, preferred, path != main, path != set.own(), path))
     };
     let best = set.members().filter_map(rank).min();
-    let Some((best_state, not_primary, .., best)) = best else { return Choice::NoPath };
+    let Some((best_state, (_, not_primary), .., best)) = best else { return Choice::NoPath };
     let stays = !set.is_outage() && set.members().any(|path| path == main) && rank(main).is_some();
     if !stays {
         return Choice::Move(best);
     }
+    // Nothing that the settings say of interfaces speaks against shared memory.
+    if best_state == 0 && set.is_local(best) && !set.is_local(main) {
+        return Choice::Prefer(best);
+    }
     let back = best != main
         && best_state == 0
+        && !set.is_local(main)
         && !not_primary
         && !set.is_primary(main)
         && match set.config().primary_reselect {
@@ -73,6 +79,7 @@ mod tests {
             for (n, &state) in (0u8..).zip(states) {
                 let ip = |host| core::net::IpAddr::from([10, 0, n, host]);
                 let address = PathAddress {
+                    kind: polypath_types::PathKind::Udp,
                     local: ip(1),
                     remote: ip(2),
                     ifindex: u32::from(n) + 2,

@@ -94,7 +94,8 @@ impl Ranking {
         }
         ranking.paths[..ranking.len].sort_unstable_by_key(|path| {
             let speed = Reverse(set.speed_mbps(*path));
-            (set.cost(*path), !set.is_primary(*path), speed, set.number(*path))
+            let order = (set.cost(*path), !set.is_primary(*path), speed, set.number(*path));
+            (!set.is_local(*path), order)
         });
         ranking
     }

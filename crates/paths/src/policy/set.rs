@@ -9,7 +9,7 @@ use crate::id::AssociationId;
 use crate::path::Path;
 use crate::slab::Slab;
 use crate::types::{PathAddress, PathState};
-use polypath_types::PathId;
+use polypath_types::{PathId, PathKind};
 
 /// The paths that a peer's data may take, and what is known of them. Each method looks up the current
 /// value.
@@ -116,15 +116,25 @@ impl<'a> PathSet<'a> {
     pub fn is_primary(&self, path: PathId) -> bool {
         let Some(p) = self.paths.get(path) else { return false };
         match self.config.primary {
+            _ if self.is_local(path) => false,
             Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
             Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
             None => false,
         }
     }
 
-    /// The cost of the interface that a path leaves by.
+    /// Whether a path leads through shared memory. It is preferred to all others.
+    pub fn is_local(&self, path: PathId) -> bool {
+        let kind = self.paths.get(path).map(|p| p.address.kind);
+        matches!(kind, Some(PathKind::Local { .. }))
+    }
+
+    /// The cost of the interface that a path leaves by; 0 for shared memory.
     pub fn cost(&self, path: PathId) -> u16 {
         let Some(p) = self.paths.get(path) else { return Config::COST };
+        if self.is_local(path) {
+            return 0;
+        }
         let of = self.config.costs.iter().find(|(ifindex, _)| *ifindex == p.address.ifindex);
         of.map_or(Config::COST, |(_, cost)| *cost)
     }
@@ -139,8 +149,12 @@ impl<'a> PathSet<'a> {
         self.now
     }
 
-    /// The speed of the interface that a path leaves by, Mbit/s; 0 if unknown.
+    /// The speed of the interface that a path leaves by, Mbit/s; 0 if unknown, and `u32::MAX` for shared
+    /// memory.
     pub fn speed_mbps(&self, path: PathId) -> u32 {
+        if self.is_local(path) {
+            return u32::MAX;
+        }
         self.paths.get(path).map_or(0, |p| self.local.speed_mbps(p.address.local))
     }
 

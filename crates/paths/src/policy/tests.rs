@@ -7,7 +7,7 @@ use super::*;
 use crate::config::{Config, LaneIdentity, LocalAddress, PathOptions};
 use crate::manager::PathManager;
 use crate::types::{PathAddress, PathEvent, Reason};
-use polypath_types::{Class, PeerId, Pick, Route};
+use polypath_types::{Class, PathKind, PeerId, Pick, Route};
 use polypath_wire::packet::Packet;
 
 /// Sends bursts by all paths that are up, in turn.
@@ -113,7 +113,13 @@ impl Pair {
                     udp.extend_from_slice(&[0; 4]);
                     let packet = Packet::parse(&udp).unwrap();
                     let (src, dst) = (out.address.local, out.address.remote);
-                    self.managers[1 - from].handle_control(self.now, src, dst, &packet);
+                    self.managers[1 - from].handle_control(
+                        self.now,
+                        src,
+                        dst,
+                        out.address.kind,
+                        &packet,
+                    );
                 }
             }
             while let Some(event) = self.managers[0].poll_event() {
@@ -170,7 +176,7 @@ fn a_policy_may_send_bursts_by_all_paths() {
         let PathAddress { local, remote, .. } = *pair.managers[0].path(route.path).unwrap();
         let theirs = pair.managers[1].status().peers[0].peer;
         assert!(route.tag.is_some());
-        pair.managers[1].classify(theirs, local, remote, route.tag, 64).unwrap();
+        pair.managers[1].classify(theirs, local, remote, PathKind::Udp, route.tag, 64).unwrap();
     }
 }
 

@@ -114,7 +114,8 @@ fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
     let peer = net.hosts[1].paths.attach(now, theirs, mine, ip(0, 1), ip(0, 0), options());
     net.hosts[1].peer = peer.ok();
     net.run(100 * MS);
-    let abilities = PeerAbilities { reach: 16 << 20, joins_reads: true, echoes_marks: true };
+    let abilities =
+        PeerAbilities { reach: 16 << 20, joins_reads: true, echoes_marks: true, local: false };
     assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine, abilities }));
     assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs, abilities }));
     net.assert_same_paths();
@@ -232,7 +233,8 @@ fn assert_understood(net: &mut Net, peers: [PeerId; 2], what: &str) {
         let route = net.hosts[host].paths.route(peers[host]).expect(what);
         let address = *net.hosts[host].paths.path(route.path).unwrap();
         let ends = (address.local, address.remote);
-        let found = net.hosts[other].paths.classify(peers[other], ends.0, ends.1, route.tag, 64);
+        let found =
+            net.hosts[other].paths.classify(peers[other], ends.0, ends.1, UDP, route.tag, 64);
         assert!(found.is_ok(), "{what}: {found:?} at host {other}, tag {:?}", route.tag);
     }
 }
@@ -262,7 +264,8 @@ fn ends_that_begin_with_different_associations_end_in_the_same() {
             net.run(pause);
             let old: Vec<Flying> = net.log.iter().filter(is_hello).cloned().collect();
             let at = net.rng.below(old.len() as u64) as usize;
-            if let Some(Flying { to, src, dst, wire: Wire::Control(bytes) }) = old.get(at) {
+            if let Some(Flying { to, src, dst, kind: _, wire: Wire::Control(bytes) }) = old.get(at)
+            {
                 net.control(*to, *src, *dst, bytes);
             }
         }

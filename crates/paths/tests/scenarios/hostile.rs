@@ -58,14 +58,14 @@ fn the_tag_of_a_path_is_good_for_its_addresses_only() {
     assert_eq!(known.len(), 2);
     for p in &known {
         let (src, dst) = (p.address.remote, p.address.local);
-        assert_eq!(host.paths.classify(peer, src, dst, p.tag, 100), Ok(p.path));
+        assert_eq!(host.paths.classify(peer, src, dst, UDP, p.tag, 100), Ok(p.path));
         let elsewhere = "10.9.9.9".parse().unwrap();
         for (src, dst) in [(elsewhere, dst), (src, elsewhere), (dst, src)] {
-            let got = host.paths.classify(peer, src, dst, p.tag, 100);
+            let got = host.paths.classify(peer, src, dst, UDP, p.tag, 100);
             assert_eq!(got, Err(Refused::UnknownSource), "{src} > {dst}");
         }
     }
     let crossed = (known[0].address.remote, known[0].address.local);
-    let got = host.paths.classify(peer, crossed.0, crossed.1, known[1].tag, 100);
+    let got = host.paths.classify(peer, crossed.0, crossed.1, UDP, known[1].tag, 100);
     assert_eq!(got, Err(Refused::UnknownSource), "by the other path's addresses");
 }

@@ -5,6 +5,7 @@ mod changes;
 mod detours;
 mod hostile;
 mod liveness;
+mod local;
 mod net;
 mod ports;
 

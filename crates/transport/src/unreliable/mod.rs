@@ -133,7 +133,7 @@ impl Sender {
             };
             let route = match wqe.ud {
                 Some(ud) => Some(ud.path),
-                None => core.peer.and_then(|peer| host.route(peer)).map(|r| r.path),
+                None => core.peer.and_then(|peer| host.route_without_window(peer)),
             };
             let Some(path) = route else {
                 self.ready = false; // Waits until a path is back.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use polypath_paths::PathAddress;
+use polypath_paths::{PathAddress, PathKind};
 use polypath_topology::Table;
 use polypath_transport::{Burst, Unread};
 use polypath_wire::MAX_HEADERS_LEN;
@@ -33,8 +33,8 @@ impl Tx for Sender {
         Capabilities { name: "udp", packet_bytes, ordered: false, lossless: false, verified: false }
     }
 
-    fn carries(&self, _address: &PathAddress) -> bool {
-        true
+    fn carries(&self, address: &PathAddress) -> bool {
+        address.kind == PathKind::Udp
     }
 
     fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<FlowHandle> {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use polypath_paths::PathKind;
 use polypath_wire::icrc::{Flow, FlowCrc};
 
 use super::Received;
@@ -319,6 +320,7 @@ impl Receiver {
             return 1;
         };
         let mut received = Received {
+            kind: PathKind::Udp,
             src,
             src_port,
             dst,

@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::{
-    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathManager, PathOptions,
-    PathState, PathStatus, PathTag, PeerId, Refused,
+    Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathKind, PathManager,
+    PathOptions, PathState, PathStatus, PathTag, PeerId, Refused,
 };
 use polypath_wire::packet::Packet;
 
+/// What all packets come by, unless a test says otherwise.
+pub(crate) const UDP: PathKind = PathKind::Udp;
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const US: Duration = Duration::from_micros(1);
 pub(crate) const QPN: [u32; 2] = [0x0001_0011, 0x0002_0022];
@@ -72,6 +74,8 @@ pub(crate) struct Flying {
     pub(crate) to: usize,
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
+    /// What it comes by, as the receiver sees it.
+    pub(crate) kind: PathKind,
     pub(crate) wire: Wire,
 }
 
@@ -107,6 +111,8 @@ pub(crate) struct Net {
     pub(crate) now: Duration,
     pub(crate) rng: Rng,
     pub(crate) links: Vec<Link>,
+    /// The memory that both hosts share, if they are one.
+    pub(crate) memory: Link,
     pub(crate) hosts: [Host; 2],
     flying: BTreeMap<(Duration, u64), Flying>,
     sequence: u64,
@@ -179,6 +185,7 @@ impl Net {
         Self {
             now: MS,
             rng,
+            memory: Link { delay: US, jitter: US, ..link.clone() },
             links: vec![link; links],
             hosts,
             flying: BTreeMap::new(),
@@ -297,11 +304,12 @@ impl Net {
         let h = &mut self.hosts[host];
         match packet.wire {
             Wire::Control(bytes) => {
-                let _ = self.control(host, packet.src, packet.dst, &bytes);
+                let _ = self.control_by(host, packet.src, packet.dst, packet.kind, &bytes);
             }
             Wire::Data { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                let found = h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize);
+                let (src, dst, kind) = (packet.src, packet.dst, packet.kind);
+                let found = h.paths.classify(peer, src, dst, kind, tag, BYTES as usize);
                 let Ok(path) = found else { return };
                 let port = h.paths.path(path).unwrap().source_port;
                 if let Some(tag) = tag {
@@ -309,11 +317,14 @@ impl Net {
                     assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
                 }
                 h.received += 1;
-                self.send(host, (packet.dst, packet.src, port), Wire::Ack { tag, id });
+                self.send(host, kind, (dst, src, port), Wire::Ack { tag, id });
             }
             Wire::Ack { tag, id } => {
                 let Some(peer) = h.peer else { return };
-                if h.paths.classify(peer, packet.src, packet.dst, tag, BYTES as usize).is_err() {
+                if h.paths
+                    .classify(peer, packet.src, packet.dst, packet.kind, tag, BYTES as usize)
+                    .is_err()
+                {
                     return;
                 }
                 if let Some(o) = h.outstanding.remove(&id) {
@@ -338,11 +349,22 @@ impl Net {
         dst: IpAddr,
         bytes: &[u8],
     ) -> Handled {
+        self.control_by(host, src, dst, UDP, bytes)
+    }
+
+    pub(crate) fn control_by(
+        &mut self,
+        host: usize,
+        src: IpAddr,
+        dst: IpAddr,
+        kind: PathKind,
+        bytes: &[u8],
+    ) -> Handled {
         let mut udp = bytes.to_vec();
         udp.extend_from_slice(&[0; 4]);
         let packet = Packet::parse(&udp).expect("what a manager sends can be parsed");
         assert!(PathManager::is_control(&packet));
-        self.hosts[host].paths.handle_control(self.now, src, dst, &packet)
+        self.hosts[host].paths.handle_control(self.now, src, dst, kind, &packet)
     }
 
     /// What a transport does: keeps the window full, notices stalls, resends.
@@ -391,14 +413,15 @@ impl Net {
         }
         for (path, id, tag) in sends {
             let a = *self.hosts[host].paths.path(path).unwrap();
-            self.send(host, (a.local, a.remote, a.source_port), Wire::Data { tag, id });
+            self.send(host, a.kind, (a.local, a.remote, a.source_port), Wire::Data { tag, id });
         }
     }
 
     fn flush(&mut self, host: usize) {
         while let Some(out) = self.hosts[host].paths.poll_transmit(self.now) {
             let a = out.address;
-            self.send(host, (a.local, a.remote, a.source_port), Wire::Control(out.packet));
+            let by = (a.local, a.remote, a.source_port);
+            self.send(host, a.kind, by, Wire::Control(out.packet));
         }
         while let Some(event) = self.hosts[host].paths.poll_event() {
             self.event(host, event);
@@ -429,22 +452,39 @@ impl Net {
     }
 
     /// `by`: source and destination address, and source port.
-    pub(crate) fn send(&mut self, from: usize, by: (IpAddr, IpAddr, u16), wire: Wire) {
+    pub(crate) fn send(
+        &mut self,
+        from: usize,
+        kind: PathKind,
+        by: (IpAddr, IpAddr, u16),
+        wire: Wire,
+    ) {
         let (src, dst, port) = by;
+        if let PathKind::Local { slot } = kind {
+            assert_eq!(usize::from(slot), 2 - from, "the other lane's slot");
+            let kind = PathKind::Local { slot: from as u8 + 1 };
+            let memory = self.memory.clone();
+            return self.fly(from, &memory, Flying { to: 1 - from, src, dst, kind, wire });
+        }
         // The n-th address of each host is on the n-th link.
         let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
         let Some(number) = place(from, src) else { return };
-        let flying = Flying { to: 1 - from, src, dst, wire };
+        let flying = Flying { to: 1 - from, src, dst, kind, wire };
         if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
             self.log.push(flying.clone());
         }
         let Some(link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
-        let cut = link.cut[from]
-            || link.cut_ways.contains(&link.way(port))
+        let cut = link.cut_ways.contains(&link.way(port))
             || link.only.as_ref().is_some_and(|ports| !ports.contains(&port));
-        if cut || !up || !to_same_link || self.rng.chance(link.loss_per_mille) {
+        if !cut && up && to_same_link {
+            self.fly(from, &link, flying);
+        }
+    }
+
+    fn fly(&mut self, from: usize, link: &Link, flying: Flying) {
+        if link.cut[from] || self.rng.chance(link.loss_per_mille) {
             return;
         }
         let at = self.now + link.delay + self.rng.time(link.jitter);

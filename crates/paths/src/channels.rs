@@ -1,0 +1,138 @@
+//! Paths through shared memory: when they are possible, and when they are down.
+//!
+//! A *channel* is the memory that this lane shares with another lane of the host. Whoever drives the lane
+//! sets it up, and tells of it here. The leader of an association proposes a path over it beside those
+//! over UDP. The path is probed like any other, so it is used only if the other end has the channel as
+//! well. Its addresses are those that the queue pairs were connected with; its kind and the slot of the
+//! other lane tell it from the path over UDP between the same addresses.
+
+use core::time::Duration;
+
+use crate::association::Association;
+use crate::config::PathOptions;
+use crate::id::AssociationId;
+use crate::manager::PathManager;
+use crate::select::{Line, Way, pairs, ways};
+use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason};
+use polypath_types::{PathId, PathKind, PeerId};
+
+impl PathManager {
+    /// Tells whether there is a channel to the lane with this slot. Paths over it are proposed, come up
+    /// again, or are given up.
+    pub fn set_channel(&mut self, now: Duration, slot: u8, there: bool) {
+        self.advance(now);
+        let changed = if there { self.channels.insert(slot) } else { self.channels.remove(&slot) };
+        if !changed {
+            return;
+        }
+        self.local_paths_changed(Some(slot));
+        for index in self.associations.indexes() {
+            if self.associations.get(index).is_some_and(|a| a.remote_slot == slot) {
+                self.lead(index);
+            }
+        }
+    }
+
+    /// Takes note that paths through shared memory, to this lane or to all, may have come up or gone down.
+    pub(crate) fn local_paths_changed(&mut self, slot: Option<u8>) {
+        let affected = |path: &PathId| match self.paths.get(*path).map(|p| p.address.kind) {
+            Some(PathKind::Local { slot: of }) => slot.is_none_or(|slot| slot == of),
+            _ => false,
+        };
+        let affected: Vec<PathId> = self.paths.indexes().into_iter().filter(affected).collect();
+        for path in affected {
+            self.local_changed(path);
+        }
+    }
+
+    /// What is wrong with a path, as far as this host knows. Shared memory needs no interface.
+    pub(crate) fn fault(&self, address: &PathAddress) -> Option<Reason> {
+        let PathAddress { kind, local, remote, .. } = *address;
+        match kind {
+            PathKind::Udp => self.local.fault(local, remote),
+            PathKind::Local { slot } if !self.channels.contains(&slot) => Some(Reason::LinkDown),
+            PathKind::Local { .. } => {
+                let down = !self.usage.local || self.local.is_down(local, remote);
+                down.then_some(Reason::AdminDown)
+            }
+        }
+    }
+
+    /// The ways that make paths of an association: one through shared memory, if there is a channel, and
+    /// those over UDP.
+    pub(crate) fn chosen_ways(&self, a: &Association) -> Vec<Way> {
+        let over_udp = pairs(&a.anchors, &a.announced, &a.remote_addresses);
+        let mut ways = ways(&over_udp, a.ports());
+        let slot = a.remote_slot;
+        if self.can_be_local(a)
+            && self.channels.contains(&slot)
+            && let Some(&pair) = a.anchors.first()
+        {
+            ways.truncate(MAX_PATHS - 1);
+            ways.push(Way { line: Line { kind: PathKind::Local { slot }, pair }, port: 0 });
+        }
+        ways
+    }
+
+    /// Whether both ends can have paths through shared memory, and are on one host.
+    fn can_be_local(&self, a: &Association) -> bool {
+        let here = |ip| self.local.contains(ip);
+        self.config.local_window > 0
+            && a.remote_abilities.local
+            && a.anchors.first().is_some_and(|&(local, remote)| here(local) && here(remote))
+    }
+
+    /// Asks for a channel, once for each association, if its paths would gain by it.
+    pub(crate) fn want_channel(&mut self, index: AssociationId) {
+        let Some(a) = self.associations.get(index) else { return };
+        let slot = a.remote_slot;
+        let wanted = !a.asked_channel
+            && self.usage.local
+            && self.can_be_local(a)
+            && !self.channels.contains(&slot);
+        if wanted && let Some(a) = self.associations.get_mut(index) {
+            a.asked_channel = true;
+            self.push_event(PathEvent::ChannelWanted { slot });
+        }
+    }
+
+    /// The path for packets that no window holds back: this one, or, if it leads through shared memory,
+    /// one over UDP that lives. A ring holds much less than a socket.
+    #[inline]
+    pub fn with_buffer(&self, peer: PeerId, path: PathId) -> PathId {
+        match self.paths.get(path).map(|p| p.address.kind) {
+            Some(PathKind::Local { .. }) => self.over_udp(peer).unwrap_or(path),
+            _ => path,
+        }
+    }
+
+    fn over_udp(&self, peer: PeerId) -> Option<PathId> {
+        let peer = self.peers.get(peer)?;
+        let members = peer.association.and_then(|a| self.associations.get(a))?.paths();
+        let lives = |path: PathId| {
+            let path = self.paths.get(path)?;
+            let good = path.usable() && path.address.kind == PathKind::Udp;
+            good.then_some(path.state != PathState::Up)
+        };
+        let ranked = members.filter_map(|(_, path)| Some((lives(path)?, path != peer.own, path)));
+        ranked.min().map(|(.., path)| path)
+    }
+
+    /// How packets that go this way are addressed.
+    pub(crate) fn address_of(&self, line: Line, salt: u32) -> PathAddress {
+        let address = self.address(line.pair.0, line.pair.1, PathOptions::default(), salt);
+        match line.kind {
+            PathKind::Udp => address,
+            // It leaves by no interface.
+            kind @ PathKind::Local { .. } => PathAddress { kind, ifindex: 0, ..address },
+        }
+    }
+
+    /// How much a path may have in flight. `window`: what the peer's receive buffer takes.
+    pub(crate) fn window_of(&self, kind: PathKind, window: u32) -> u32 {
+        match kind {
+            PathKind::Udp => window,
+            PathKind::Local { .. } => self.config.local_window,
+        }
+    }
+}
