@@ -118,7 +118,7 @@ impl Cubic {
         let cubic = curve.credit / size;
         curve.credit %= size;
         // Reno's growth for the same losses: 9/17 of a packet a round trip with this cut (section 4.3).
-        let whole = (mtu * u64::from(bytes) << 10) / size;
+        let whole = ((mtu * u64::from(bytes)) << 10) / size;
         curve.reno += if curve.reno >> 10 < origin { whole * 9 / 17 } else { whole };
         let friendly = (curve.reno >> 10).saturating_sub(size);
         u32::try_from(cubic.max(friendly)).unwrap_or(u32::MAX)
