@@ -27,7 +27,7 @@ pub(crate) fn paths(paths: &[PathStatus]) -> String {
 }
 
 /// The source port of a path, and how often it was changed, if it was. Shared memory has none.
-fn source_port(path: &PathStatus) -> String {
+pub(crate) fn source_port(path: &PathStatus) -> String {
     match path.counters.port_changes {
         _ if path.kind != "roce" => "-".to_owned(),
         0 => path.source_port.to_string(),

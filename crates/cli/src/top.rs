@@ -4,6 +4,7 @@
 
 use crate::args::Top as Arguments;
 use crate::error::CliError;
+use crate::paths_table::source_port;
 use crate::text::{Columns, at, bytes, duration};
 use polypath_ipc::status::{PathStatus, ProcessStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status};
@@ -127,6 +128,7 @@ fn render(before: &Status, after: &Status, took: Duration) -> String {
         "PROCESS",
         "PATH",
         "OVER",
+        "PORT",
         "STATE",
         "SHARE",
         "SENDS",
@@ -143,6 +145,7 @@ fn render(before: &Status, after: &Status, took: Duration) -> String {
             format!("{}[{}]", process.program, process.pid),
             format!("{} > {}", path.local, path.remote),
             path.interface.clone(),
+            source_port(path),
             path.state.clone(),
             format!("{:.0} %", row.share * 100.0),
             format!("{}/s", bytes(row.sends)),
@@ -199,7 +202,7 @@ mod tests {
         let text = render(&before, &after, Duration::from_secs(2));
         assert!(text.starts_with("PROCESS   PATH "), "{text}");
         assert!(
-            text.contains("rping[7]  10.0.0.1 > 10.0.0.2  eth0  active  75 %   2.9 KiB/s"),
+            text.contains("rping[7]  10.0.0.1 > 10.0.0.2  eth0  49152  active  75 %   2.9 KiB/s"),
             "{text}"
         );
     }

@@ -35,7 +35,7 @@ pub(crate) struct Service {
 pub(crate) struct EngineInner {
     pub(crate) pid: u32,
     /// The program's name, as rules may name it.
-    program: String,
+    pub(crate) program: String,
     config: Config,
     /// The wrappers around the media of its lanes.
     wrappers: Wrappers,

@@ -37,7 +37,8 @@ pub(crate) fn report(engine: &EngineInner, scope: Scope) -> ProcessStatus {
     let contexts = engine.contexts();
     let program = match scope {
         Scope::All => std::fs::read_to_string("/proc/self/comm").unwrap_or_default(),
-        Scope::Traffic => String::new(),
+        // It is asked for often, so the name at the start has to do.
+        Scope::Traffic => engine.program.clone(),
     };
     let mut report = ProcessStatus {
         pid: std::process::id(),
