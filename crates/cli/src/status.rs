@@ -6,7 +6,7 @@ use crate::json::Document;
 use crate::paths_table::paths;
 use crate::policy::policies;
 use crate::prometheus;
-use crate::text::{Columns, at, bytes, count, duration};
+use crate::text::{CLEAR, Columns, at, bytes, count, duration, now_ms};
 use polypath_ipc::status::{FailoverStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
 use polypath_telemetry::{
@@ -15,14 +15,11 @@ use polypath_telemetry::{
 use polypath_topology::rules::Origin;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The largest number of fail-overs, events and errors shown per process; `--json` shows all that
 /// are kept.
 const RECENT: usize = 8;
-
-/// Clears a terminal and goes to its upper left corner.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Shows the status once or repeatedly.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
@@ -53,11 +50,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
         drop(out);
         std::thread::sleep(Duration::from_millis(interval));
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What was found out about one user's broker.

@@ -1,5 +1,10 @@
 //! Plain-text tables and numbers for people.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Clears a terminal and goes to its upper left corner.
+pub(crate) const CLEAR: &str = "\x1b[H\x1b[2J";
+
 /// Rows whose columns are aligned; the first row is the heading.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
@@ -71,6 +76,12 @@ pub(crate) fn duration(us: u64) -> String {
 /// A number of things: `1 path`, `2 paths`.
 pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The time, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A time in milliseconds since 1970, in UTC: the time of day, with the date if it is not that of

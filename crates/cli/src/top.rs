@@ -5,15 +5,12 @@
 use crate::args::Top as Arguments;
 use crate::error::CliError;
 use crate::paths_table::source_port;
-use crate::text::{Columns, at, bytes, duration};
+use crate::text::{CLEAR, Columns, at, bytes, duration, now_ms};
 use polypath_ipc::status::{PathStatus, ProcessStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status};
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Clears a terminal and goes to its upper left corner.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+use std::time::{Duration, Instant};
 
 /// Shows the paths until it has done so as often as was asked, or is interrupted.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
@@ -30,8 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
         let text = render(&before, &after, now - since);
         (before, since) = (after, now);
         let mut out = std::io::stdout().lock();
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let clock = at(u64::try_from(clock.as_millis()).unwrap_or(u64::MAX), 0);
+        let clock = at(now_ms(), 0);
         write!(out, "{}{clock}\n{text}", if terminal { CLEAR } else { "" })?;
         out.flush()?;
         shown += 1;

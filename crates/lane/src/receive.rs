@@ -154,19 +154,18 @@ impl<Q> Lane<Q> {
 #[inline]
 fn heed_marks(shared: &mut Shared, path: PathId, arrival: &Arrival, packet: &Packet<'_>) {
     let marked = is_marked(arrival.traffic_class);
-    let told = packet.headers.mp.is_some_and(|mp| mp.is_marked());
-    if marked || told || packet.opcode() == Opcode::CNP {
-        heed(shared, path, marked, packet);
+    let said = packet.headers.mp.is_some_and(|mp| mp.is_marked());
+    if marked || said || packet.opcode() == Opcode::CNP {
+        heed(shared, path, [marked, said], packet);
     }
 }
 
 #[cold]
-fn heed(shared: &mut Shared, path: PathId, marked: bool, packet: &Packet<'_>) {
+fn heed(shared: &mut Shared, path: PathId, [marked, said]: [bool; 2], packet: &Packet<'_>) {
     let (now, paths) = (shared.now, &mut shared.paths);
     let opcode = packet.opcode();
     let request = opcode.base().is_request();
-    let told =
-        opcode == Opcode::CNP || !request && packet.headers.mp.is_some_and(|mp| mp.is_marked());
+    let told = opcode == Opcode::CNP || !request && said;
     // Who asked for an answer decides how much is on its way; acknowledgements fill no queue.
     let answer = marked && opcode.base().is_read_response();
     if told || answer && opcode.is_mp() {

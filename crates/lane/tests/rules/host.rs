@@ -239,27 +239,18 @@ impl Host {
 
     /// Posts a WRITE of the first `len` bytes of memory to the same place at the other host.
     pub(crate) fn post_write(&mut self, index: u16, len: u32) {
-        let sge = [Sge { addr: 0, len, lkey: KEY }];
-        let wr = SendWr {
-            wr_id: 7,
-            op: SendOp::Write { va: 0, rkey: KEY },
-            flags: SendFlags::SIGNALED,
-            data: SendData::Sges(&sge),
-            ud: None,
-        };
-        self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
+        self.post(index, SendOp::Write { va: 0, rkey: KEY }, len);
     }
 
     /// Posts a READ of the first `len` bytes of the other host's memory.
     pub(crate) fn post_read(&mut self, index: u16, len: u32) {
+        self.post(index, SendOp::Read { va: 0, rkey: KEY }, len);
+    }
+
+    fn post(&mut self, index: u16, op: SendOp, len: u32) {
         let sge = [Sge { addr: 0, len, lkey: KEY }];
-        let wr = SendWr {
-            wr_id: 7,
-            op: SendOp::Read { va: 0, rkey: KEY },
-            flags: SendFlags::SIGNALED,
-            data: SendData::Sges(&sge),
-            ud: None,
-        };
+        let (flags, data) = (SendFlags::SIGNALED, SendData::Sges(&sge));
+        let wr = SendWr { wr_id: 7, op, flags, data, ud: None };
         self.with(index, |visit| visit.qp.post_send(&wr)).expect("there is room");
     }
 

@@ -1,7 +1,6 @@
 //! Marks of congestion: who is told, and what follows.
 
-use polypath_paths::Usage;
-use polypath_paths::{Config, PathStatus};
+use polypath_paths::{Config, PathStatus, Usage};
 use polypath_transport::QpType;
 use polypath_wire::Opcode;
 use polypath_wire::packet::Packet;

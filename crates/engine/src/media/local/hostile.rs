@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -15,12 +15,23 @@ thread_local! {
     static MEMORY: OnceCell<SharedMemory> = const { OnceCell::new() };
 }
 
-fn memory() -> SharedMemory {
+/// A file in memory with this size and these seals.
+pub(super) fn file(len: usize, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("hostile", flags).expect("there is memory");
-    rustix::fs::ftruncate(&fd, CHANNEL_BYTES as u64).expect("there is memory");
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW;
+    rustix::fs::ftruncate(&fd, len as u64).expect("there is memory");
     rustix::fs::fcntl_add_seals(&fd, seals).expect("nothing is sealed yet");
+    fd
+}
+
+/// The seals that a channel's memory must have.
+pub(super) fn sealed() -> SealFlags {
+    SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW
+}
+
+/// The memory of a channel.
+pub(super) fn memory() -> SharedMemory {
+    let fd = file(CHANNEL_BYTES, sealed());
     SharedMemory::map(fd.as_fd(), CHANNEL_BYTES).expect("it is as it should be")
 }
 

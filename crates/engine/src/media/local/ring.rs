@@ -19,11 +19,14 @@
 //! | 24 | 16 | destination address |
 //! | 40 | | the packet, from the BTH to its padding |
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
+
+use polypath_topology::gids::gid_of;
 
 use super::memory::SharedMemory;
 use super::{PACKET_BYTES, asleep};
+use crate::address::ip_of;
 
 /// The bytes of a ring that hold records.
 pub(super) const BYTES: usize = 1 << 20;
@@ -132,8 +135,8 @@ impl Producer {
         }
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&(packet.len() as u32).to_ne_bytes());
-        header[8..24].copy_from_slice(&octets(src));
-        header[24..].copy_from_slice(&octets(dst));
+        header[8..24].copy_from_slice(&gid_of(src));
+        header[24..].copy_from_slice(&gid_of(dst));
         memory.write(at, &header);
         memory.write(at + HEADER, packet);
         self.tail += (skipped + need) as u64;
@@ -242,14 +245,6 @@ fn number(header: &[u8; HEADER]) -> u32 {
     u32::from_ne_bytes([header[0], header[1], header[2], header[3]])
 }
 
-fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
 fn address(octets: &[u8]) -> IpAddr {
-    let octets: [u8; 16] = octets.try_into().unwrap_or_default();
-    IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
+    ip_of(octets.try_into().unwrap_or_default())
 }

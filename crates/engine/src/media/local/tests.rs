@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, PathKind};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 
 use super::channel::Channel;
+use super::hostile::{file, sealed};
 use super::memory::SharedMemory;
 use super::ring::{BYTES, Broken, CHANNEL_BYTES, Consumer, Producer, Ring};
 use super::*;
@@ -15,21 +16,9 @@ use crate::media::{FlowFault, Seal};
 
 const NOW: Duration = Duration::from_secs(1);
 
-fn memory(len: usize, seals: SealFlags) -> OwnedFd {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("test", flags).unwrap();
-    rustix::fs::ftruncate(&fd, len as u64).unwrap();
-    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
-    fd
-}
-
-fn sealed() -> SealFlags {
-    SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW
-}
-
 /// Both ends of a channel between the lanes with the slots 1 and 2.
 fn channel() -> [Channel; 2] {
-    let memory = memory(CHANNEL_BYTES, sealed());
+    let memory = file(CHANNEL_BYTES, sealed());
     let (a, b) = polypath_ipc::socket::pair().unwrap();
     [
         Channel::new(2, false, memory.as_fd(), a).unwrap(),
@@ -39,10 +28,6 @@ fn channel() -> [Channel; 2] {
 
 fn ip(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
-}
-
-fn mapped() -> SharedMemory {
-    SharedMemory::map(memory(CHANNEL_BYTES, sealed()).as_fd(), CHANNEL_BYTES).unwrap()
 }
 
 /// A lane's end: its halves, and where its channels come in.
@@ -160,7 +145,7 @@ fn a_full_ring_takes_nothing_until_something_was_read() {
 
 #[test]
 fn a_packet_that_is_too_long_is_not_sent() {
-    let memory = mapped();
+    let memory = hostile::memory();
     let mut producer = Producer::new(Ring::of(false));
     let long = [0; PACKET_BYTES + 1];
     assert_eq!(producer.push(&memory, ip(1), ip(2), &long), Ok(false));
@@ -169,7 +154,7 @@ fn a_packet_that_is_too_long_is_not_sent() {
 
 /// What a reader says of a ring whose writer has set the tail, and written these bytes.
 fn read(tail: u64, bytes: &[u8]) -> Result<usize, Broken> {
-    let memory = mapped();
+    let memory = hostile::memory();
     memory.write(4096, bytes);
     memory.word(0).store(tail, std::sync::atomic::Ordering::Release);
     let mut consumer = Consumer::new(Ring::of(false));
@@ -208,7 +193,7 @@ fn impossible_numbers_of_the_writer_break_the_ring() {
 #[test]
 fn impossible_numbers_of_the_reader_break_the_ring() {
     for head in [8, u64::MAX, u64::MAX - 8] {
-        let memory = mapped();
+        let memory = hostile::memory();
         let mut producer = Producer::new(Ring::of(false));
         memory.word(128).store(head, std::sync::atomic::Ordering::Release);
         let packet = [0; PACKET_BYTES];
@@ -242,12 +227,12 @@ fn whatever_is_written_into_a_ring_nothing_but_packets_or_an_end_comes_of_it() {
 #[test]
 fn memory_that_could_be_taken_away_is_not_used() {
     let map = |fd: OwnedFd| SharedMemory::map(fd.as_fd(), CHANNEL_BYTES).map(drop);
-    assert!(map(memory(CHANNEL_BYTES, sealed())).is_ok());
+    assert!(map(file(CHANNEL_BYTES, sealed())).is_ok());
     for seals in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
-        assert!(map(memory(CHANNEL_BYTES, sealed() - seals)).is_err(), "{seals:?}");
+        assert!(map(file(CHANNEL_BYTES, sealed() - seals)).is_err(), "{seals:?}");
     }
-    assert!(map(memory(CHANNEL_BYTES - 4096, sealed())).is_err());
-    assert!(map(memory(CHANNEL_BYTES + 4096, sealed())).is_err());
+    assert!(map(file(CHANNEL_BYTES - 4096, sealed())).is_err());
+    assert!(map(file(CHANNEL_BYTES + 4096, sealed())).is_err());
     let (socket, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
     assert!(map(socket.into()).is_err());
 }
@@ -393,7 +378,7 @@ fn a_child_does_not_use_its_parents_channel() {
 fn the_brokers_message_is_checked() {
     let give = |bytes: &[u8], with_memory: bool| {
         let (a, b) = polypath_ipc::socket::pair().unwrap();
-        let memory = memory(CHANNEL_BYTES, sealed());
+        let memory = file(CHANNEL_BYTES, sealed());
         let fd = with_memory.then(|| memory.as_fd());
         polypath_ipc::socket::send(b.as_fd(), bytes, fd).unwrap();
         from_broker(9, a).map(|channel| channel.slot)
