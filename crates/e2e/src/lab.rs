@@ -365,6 +365,16 @@ impl Host {
             .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))
     }
 
+    /// What `polypath status --json` says of the paths of all its processes.
+    ///
+    /// # Errors
+    /// Those of [`Host::status`].
+    pub fn paths(&self) -> Result<Vec<serde_json::Value>, Error> {
+        let status = self.status()?;
+        let processes = status["processes"].as_array().into_iter().flatten();
+        Ok(processes.filter_map(|process| process["paths"].as_array()).flatten().cloned().collect())
+    }
+
     /// Runs a subcommand of `polypath` on this host, which must succeed.
     ///
     /// # Errors

@@ -10,15 +10,11 @@ const ON: &str = "local=on";
 
 /// The paths of the processes of a host: kind, state, and the bytes that were sent.
 fn paths(host: &Host) -> Result<Vec<(String, String, u64)>, Error> {
-    let status = host.status()?;
-    let lists =
-        status["processes"].as_array().into_iter().flatten().map(|process| &process["paths"]);
-    let paths = lists.filter_map(serde_json::Value::as_array).flatten();
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let path = |path: &serde_json::Value| {
         (text(&path["kind"]), text(&path["state"]), path["sent_bytes"].as_u64().unwrap_or(0))
     };
-    Ok(paths.map(path).collect())
+    Ok(host.paths()?.iter().map(path).collect())
 }
 
 /// Waits until both programs use shared memory, or neither does.

@@ -16,10 +16,7 @@ fn mark(host: &Host) -> Result<(), Error> {
 
 /// A counter of all paths of a host's processes.
 fn count(host: &Host, counter: &str) -> Result<u64, Error> {
-    let status = host.status()?;
-    let lists = status["processes"].as_array().into_iter().flatten();
-    let paths = lists.filter_map(|process| process["paths"].as_array()).flatten();
-    Ok(paths.filter_map(|path| path["counters"][counter].as_u64()).sum())
+    Ok(host.paths()?.iter().filter_map(|path| path["counters"][counter].as_u64()).sum())
 }
 
 fn sent(host: &Host) -> Result<u64, Error> {

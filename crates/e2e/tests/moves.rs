@@ -65,10 +65,7 @@ fn wait_progress(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
 /// Waits until no path of the host's processes carries data.
 fn wait_no_path(host: &Host) -> Result<(), Error> {
     until("the only path to be gone", LIMIT, || {
-        let status = host.status()?;
-        let lists = status["processes"].as_array().into_iter().flatten();
-        let mut paths = lists.filter_map(|process| process["paths"].as_array()).flatten();
-        Ok(paths.all(|path| path["state"] != "active").then_some(()))
+        Ok(host.paths()?.iter().all(|path| path["state"] != "active").then_some(()))
     })
 }
 

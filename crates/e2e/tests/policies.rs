@@ -14,21 +14,14 @@ const QUIET: u64 = 1 << 20;
 
 /// The bytes that the processes of a host have sent by each of their active paths.
 fn sent_bytes(host: &Host) -> Result<Vec<u64>, Error> {
-    let status = host.status()?;
-    let lists =
-        status["processes"].as_array().into_iter().flatten().map(|process| &process["paths"]);
-    let paths = lists.filter_map(serde_json::Value::as_array).flatten();
-    let active = paths.filter(|path| path["state"] == "active");
+    let paths = host.paths()?;
+    let active = paths.iter().filter(|path| path["state"] == "active");
     Ok(active.filter_map(|path| path["sent_bytes"].as_u64()).collect())
 }
 
 /// The bytes that the processes of a host have sent by each of their paths.
 fn all_sent_bytes(host: &Host) -> Result<Vec<u64>, Error> {
-    let status = host.status()?;
-    let lists =
-        status["processes"].as_array().into_iter().flatten().map(|process| &process["paths"]);
-    let paths = lists.filter_map(serde_json::Value::as_array).flatten();
-    Ok(paths.filter_map(|path| path["sent_bytes"].as_u64()).collect())
+    Ok(host.paths()?.iter().filter_map(|path| path["sent_bytes"].as_u64()).collect())
 }
 
 /// The number of the only queue pair of a host's processes.
