@@ -70,24 +70,19 @@ fn wait_no_path(host: &Host) -> Result<(), Error> {
 }
 
 fn start(lab: &Lab, program: &str) -> Result<[Running; 2], Error> {
-    let verified = program == "rping";
-    let (server, client) = if verified {
-        let at = lab.host(0).ipv4(0);
-        let common = ["-V", "-S", "30000", "-a", at.as_str()];
-        let server = lab.host(0).verbs(["rping", "-s"].into_iter().chain(common));
-        let server = server.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?;
-        lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
-        let client = lab.host(1).verbs(["rping", "-c"].into_iter().chain(common));
-        (server, client.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?)
-    } else {
-        let words = [program, "--run_infinitely"];
-        let server = lab.host(0).verbs(words).device(MP).env("POLYPATH_MP", SETTINGS).spawn()?;
-        server.wait_tcp_listen(18515, LIMIT)?;
-        let meet = lab.host(0).ipv4(0);
-        let client = lab.host(1).verbs(words.into_iter().chain([meet.as_str()]));
-        (server, client.device(MP).env("POLYPATH_MP", SETTINGS).spawn()?)
+    let run = |host: usize, words: &[&str]| {
+        lab.host(host).verbs(words).device(MP).env("POLYPATH_MP", SETTINGS).spawn()
     };
-    Ok([server, client])
+    let meet = lab.host(0).ipv4(0);
+    if program == "rping" {
+        let common = ["-V", "-S", "30000", "-a", &meet];
+        let server = run(0, &[&["rping", "-s"], &common[..]].concat())?;
+        lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+        return Ok([server, run(1, &[&["rping", "-c"], &common[..]].concat())?]);
+    }
+    let server = run(0, &[program, "--run_infinitely"])?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    Ok([server, run(1, &[program, "--run_infinitely", &meet])?])
 }
 
 /// Each end in turn moves to another subnet, all of its addresses at once.
