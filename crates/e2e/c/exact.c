@@ -3,7 +3,7 @@
  * server:  exact -s PORT
  * client:  exact -c HOST PORT SECONDS
  *
- * For SECONDS the client posts rounds of a fetch-and-add, an atomic write of the round's number, a
+ * For SECONDS, or until SIGINT, the client posts rounds of a fetch-and-add, an atomic write of the round's number, a
  * numbered send, a write and a read back of what it wrote. It checks that each fetch-and-add returns
  * one more than the last, that the bytes read are the bytes written; the server checks that messages
  * arrive in order, none missing, none twice, none corrupt, and each after the number of its round,
@@ -16,6 +16,7 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,6 +58,7 @@ static struct memory *memory;
 static struct ibv_mr *mr;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
+static volatile sig_atomic_t interrupted;
 
 static void fail(const char *format, ...)
 {
@@ -328,6 +330,12 @@ static void finish_round(uint64_t round)
 	check(memory->readback[slot], ~round, "what was read back in round");
 }
 
+static void interrupt(int signal)
+{
+	(void)signal;
+	interrupted = 1;
+}
+
 static void act(const char *host, const char *port, double seconds)
 {
 	struct remote local = { 0 }, remote;
@@ -341,6 +349,7 @@ static void act(const char *host, const char *port, double seconds)
 	transfer(fd, &local, &remote);
 	connect_qp(&local, &remote);
 	ready(fd);
+	signal(SIGINT, interrupt);
 	printf("exact: connected\n");
 	fflush(stdout);
 
@@ -348,7 +357,7 @@ static void act(const char *host, const char *port, double seconds)
 	double end = now() + seconds;
 	bool more = true;
 	while (more || finished < posted) {
-		more = more && now() < end;
+		more = more && !interrupted && now() < end;
 		if (more && posted - finished < DEPTH)
 			post_round(&remote, posted++);
 		else

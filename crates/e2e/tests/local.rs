@@ -7,6 +7,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ON: &str = "local=on";
+/// Seconds in which a program that is to be interrupted works at the longest.
+const LONGEST: &str = "600";
 
 /// The paths of the processes of a host: kind, state, and the bytes that were sent.
 fn paths(host: &Host) -> Result<Vec<(String, String, u64)>, Error> {
@@ -107,7 +109,7 @@ fn nothing_is_lost_when_paths_change_under_traffic() -> Result<(), Error> {
     let host = lab.host(0);
     let server = host.verbs([&*program, "-s", "7000"]).env("POLYPATH_MP", ON).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
-    let client = host.verbs([&*program, "-c", &host.ipv4(0), "7000", "20"]);
+    let client = host.verbs([&*program, "-c", &host.ipv4(0), "7000", LONGEST]);
     let client = client.env("POLYPATH_MP", ON).spawn()?;
     client.wait_line("connected", LIMIT)?;
     let both = [&server, &client];
@@ -129,6 +131,7 @@ fn nothing_is_lost_when_paths_change_under_traffic() -> Result<(), Error> {
     pass(Duration::from_millis(500));
     server.signal(libc::SIGCONT);
     wait_local(host, both, true)?;
+    client.signal(libc::SIGINT);
     let [server, client] = finish([server, client])?;
     let last = |finished: &Finished| finished.lines.last().map(|line| line.text.clone());
     assert_eq!(last(&client), last(&server), "both count the same rounds");

@@ -265,8 +265,7 @@ fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
     let lab = Lab::new()?;
     let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
-    let seconds = (WORK + Duration::from_secs(4)).as_secs().to_string();
-    let words = [&*program, "-c", &lab.host(0).ipv4(1), "7000", &seconds];
+    let words = [&*program, "-c", &lab.host(0).ipv4(1), "7000", "600"];
     let client = lab.host(1).verbs(words).spawn()?;
     client.wait_line("connected", LIMIT)?;
     lab.wait_traffic(&[&client, &server], 100_000, LIMIT)?;
@@ -294,6 +293,7 @@ fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
     }
     cut.map_or(Ok(()), |link| lab.heal(link))?;
     println!("{changes} changes");
+    client.signal(libc::SIGINT);
     let client = client.finish(LIMIT)?.expect_success()?;
     let server = server.finish(LIMIT)?.expect_success()?;
     let last = |finished: &Finished| finished.lines.last().map(|line| line.text.clone());
