@@ -141,11 +141,12 @@ impl PathManager {
         self.push_event(PathEvent::NoPath { peer });
     }
 
-    /// A path answered: peers of the association that had no path get one.
-    pub(crate) fn end_outages(&mut self, index: AssociationId) {
+    /// A suspected path answered. Peers of the association that had no path get one, and those whose main
+    /// path is another may prefer this one: after a silence of all, the other may have answered first.
+    pub(crate) fn reselect_others(&mut self, index: AssociationId, path: PathId) {
         let peers = self.associations.get(index).map(|a| a.peers.clone()).unwrap_or_default();
         for peer in peers {
-            if self.peers.get(peer).is_some_and(|p| p.outage.is_some()) {
+            if self.peers.get(peer).is_some_and(|p| p.outage.is_some() || p.main != path) {
                 self.reselect(peer, Reason::FirstAlive);
             }
         }

@@ -183,7 +183,7 @@ impl PathManager {
         p.state = PathState::Up;
         self.settle_port(path);
         self.end_trial_if_cleared(index);
-        self.end_outages(index);
+        self.reselect_others(index, path);
         for peer in self.peers_on(path) {
             self.wake(peer);
         }

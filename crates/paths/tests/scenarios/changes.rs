@@ -56,6 +56,35 @@ fn primary_reselect_decides_on_the_way_back() {
     }
 }
 
+/// A silence of all paths kills none of them, so the primary path does not have to come back from the dead: it
+/// is preferred again as soon as it answers, even if another path answered first.
+#[test]
+fn the_primary_that_answers_last_after_a_silence_is_used_again() {
+    for seed in 0..8 {
+        let primary = Config { primary: Some(Primary::Interface(2)), ..Config::default() };
+        let mut net = Net::with(seed, 2, [primary, Config::default()]);
+        net.connect();
+        net.start_traffic();
+        net.run(100 * MS);
+        assert_eq!(net.active_link(0), Some(0), "seed {seed}");
+        let peer = net.hosts[0].peer.unwrap();
+        let main = net.hosts[0].paths.route(peer).unwrap().path;
+        net.cut(0, true);
+        net.cut(1, true);
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.active_link(0), None, "seed {seed}");
+        let now = net.now;
+        let other = net.hosts[0].paths.alive().find(|path| *path != main).unwrap();
+        net.hosts[0].paths.acked(now, other, 0, None);
+        assert_eq!(net.active_link(0), Some(1), "seed {seed}");
+        net.cut(0, false);
+        net.cut(1, false);
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.deaths(), 0, "seed {seed}");
+        assert_eq!(net.active_link(0), Some(0), "seed {seed}");
+    }
+}
+
 #[test]
 fn flapping_is_damped() {
     for seed in 0..8 {
