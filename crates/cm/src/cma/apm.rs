@@ -77,6 +77,22 @@ impl Cm {
         }
     }
 
+    /// Turns migration on or off for an id, and for its connection as far as the peer agreed.
+    pub(super) fn set_apm(
+        &mut self,
+        now: Duration,
+        id: u32,
+        migrates: bool,
+        env: &mut dyn Environment,
+    ) {
+        let Some(id) = self.ids.get_mut(id) else { return };
+        id.options.apm = Some(migrates);
+        if let Some(connection) = id.connection {
+            self.ib.set_paths(now, connection, migrates);
+            self.deliver_events(now, env);
+        }
+    }
+
     /// The client of a connection whose paths may change now.
     fn client_of(&self, local_id: u32) -> Option<ClientId> {
         let c = self.ib.get(local_id)?;

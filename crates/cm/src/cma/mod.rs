@@ -66,7 +66,7 @@ impl Cm {
             Code::GetEvent => self.get_event(file, frame.out_len),
             Code::SetOption => {
                 let option = SetOption::parse(r)?;
-                self.set_option(file, &option, frame.extra, env).map(done)
+                self.set_option(now, file, &option, frame.extra, env).map(done)
             }
             Code::JoinIpMcast => {
                 room_for(4, frame)?;

@@ -1,5 +1,7 @@
 //! Options of ids.
 
+use core::time::Duration;
+
 use super::apm::named_alternate;
 use crate::abi::command::SetOption;
 use crate::abi::event::{Event, Kind};
@@ -25,6 +27,7 @@ impl Cm {
     /// Sets an option to the value that follows the command.
     pub(super) fn set_option(
         &mut self,
+        now: Duration,
         file: FileId,
         command: &SetOption,
         extra: &[u8],
@@ -43,8 +46,14 @@ impl Cm {
                 id.options.reuse_address = reuse;
             }
             // The option has the number of an older one of the kernel. Only its size differs.
-            (LEVEL_ID, ID_APM) if value.len() == 1 => id.options.apm = Some(migrates(id, value)?),
-            (LEVEL_IB, IB_APM) => id.options.apm = Some(migrates(id, value)?),
+            (LEVEL_ID, ID_APM) if value.len() == 1 => {
+                let migrates = migrates(id, value)?;
+                self.set_apm(now, command.id, migrates, env);
+            }
+            (LEVEL_IB, IB_APM) => {
+                let migrates = migrates(id, value)?;
+                self.set_apm(now, command.id, migrates, env);
+            }
             (LEVEL_ID, ID_AFONLY) => {
                 let family_only = flag(value)?;
                 if !matches!(id.state, IdState::Idle | IdState::Bound) {

@@ -115,6 +115,18 @@ impl Connections {
         self.report(local_id, IbEvent::PathsBegin);
     }
 
+    /// Turns migration on or off at this end.
+    pub(crate) fn set_paths(&mut self, now: Duration, local_id: u32, enabled: bool) {
+        let Some(c) = self.get_mut(local_id) else { return };
+        let was_on = c.migration.is_on();
+        c.migration.enabled = enabled;
+        match (c.state, was_on, c.migration.is_on()) {
+            (State::Established, false, true) => self.begin_paths(now, local_id),
+            (_, true, false) => self.end_paths(local_id),
+            _ => {}
+        }
+    }
+
     /// Ends migration, because the connection ends.
     pub(in super::super) fn end_paths(&mut self, local_id: u32) {
         self.set_path_timer(local_id, None);
