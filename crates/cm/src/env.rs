@@ -87,6 +87,13 @@ pub trait Environment {
         Vec::new()
     }
 
+    /// Whether ids of the client migrate to an alternate path (APM) without having asked for it by
+    /// `RDMA_OPTION_IB_APM`. An id that sets the option decides by itself.
+    fn apm_by_default(&mut self, client: ClientId) -> bool {
+        let _ = client;
+        false
+    }
+
     /// Joins an IP multicast group on an interface for the client.
     ///
     /// # Errors

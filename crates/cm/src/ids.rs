@@ -99,6 +99,8 @@ pub(crate) struct CmId {
     /// is a loopback address.
     pub(crate) remote: Option<IpAddr>,
     pub(crate) path: Option<Path>,
+    /// The alternate path that the application named.
+    pub(crate) alternate: Option<Path>,
     pub(crate) port: Option<(PortSpace, u16)>,
     pub(crate) options: Options,
     /// The number of further connection requests that may wait; for listening ids.
@@ -124,6 +126,8 @@ pub(crate) struct Options {
     /// Accept connections of the id's own address family only.
     pub(crate) family_only: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
+    /// Whether the connection may migrate; `None` leaves it to the client's default.
+    pub(crate) apm: Option<bool>,
 }
 
 impl CmId {
@@ -227,6 +231,7 @@ impl IdTable {
             attachment: None,
             remote: None,
             path: None,
+            alternate: None,
             port: None,
             options: Options::default(),
             backlog: 0,

@@ -24,11 +24,13 @@
 //! # What it does not do
 //!
 //! It changes the state of no queue pair: applications do that themselves, with attributes that
-//! they query here. It loads no alternate paths by LAP, and answers peers that ask for one that it
-//! is not supported.
+//! they query here. Only alternate paths (APM) are loaded by the host, as [`Cm::poll_path_order`]
+//! says, because applications know nothing of them; the host tells migrations back
+//! ([`Cm::path_migrated`]).
 #![forbid(unsafe_code)]
 
 mod abi;
+mod apm;
 mod cma;
 mod early;
 mod env;
@@ -40,10 +42,13 @@ mod path;
 mod ports;
 mod sizes;
 
+use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use std::collections::VecDeque;
 
-pub use cma::status::IdStatus;
+pub use apm::{AlternatePath, PathOrder};
+pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
@@ -106,6 +111,7 @@ pub struct Cm {
     memberships: cma::multicast::MembershipTable,
     ib: ibcm::Connections,
     early: early::Waiting,
+    orders: VecDeque<PathOrder>,
 }
 
 impl Cm {
@@ -122,6 +128,7 @@ impl Cm {
             memberships: cma::multicast::MembershipTable::default(),
             ib: ibcm::Connections::new(connections, mads, Box::new(random)),
             early: early::Waiting::default(),
+            orders: VecDeque::new(),
         }
     }
 
@@ -224,9 +231,41 @@ impl Cm {
     }
 
     /// Handles a change of addresses or interfaces. An id that is not yet connected and whose
-    /// address lost its device gets `RDMA_CM_EVENT_ADDR_CHANGE`.
-    pub fn handle_address_change(&mut self, env: &mut dyn Environment) {
+    /// address lost its device gets `RDMA_CM_EVENT_ADDR_CHANGE`. Connections that migrate look at
+    /// their alternate paths again.
+    pub fn handle_address_change(&mut self, now: Duration, env: &mut dyn Environment) {
         self.addresses_changed(env);
+        self.paths_changed(now, env);
+    }
+
+    /// Takes the next thing that the host is to do with a queue pair.
+    pub fn poll_path_order(&mut self) -> Option<PathOrder> {
+        self.orders.pop_front()
+    }
+
+    /// Handles a client's queue pair that has migrated, whoever began it: to the alternate path that
+    /// was loaded, or to the path between the addresses `to` (the local one first). A host that can
+    /// say `to` should: the queue pair may have migrated before it executed the last order. To say
+    /// it again, or to say the path that the connection began with, changes nothing.
+    pub fn path_migrated(
+        &mut self,
+        now: Duration,
+        client: ClientId,
+        qp_num: u32,
+        to: Option<(IpAddr, IpAddr)>,
+        env: &mut dyn Environment,
+    ) {
+        if let Some(connection) = self.ib.of_qp(client, qp_num) {
+            self.migrated(now, connection, to, true, env);
+        }
+    }
+
+    /// Handles an alternate path that the host could not load into a client's queue pair, or that
+    /// the queue pair has lost. Another one is looked for.
+    pub fn alternate_failed(&mut self, now: Duration, client: ClientId, qp_num: u32) {
+        if let Some(connection) = self.ib.of_qp(client, qp_num) {
+            self.not_loaded(now, connection);
+        }
     }
 
     /// Handles a device that is gone for a client: its ids get `RDMA_CM_EVENT_DEVICE_REMOVAL`.

@@ -334,7 +334,7 @@ fn an_address_that_loses_its_device_is_told_once_to_those_not_connected() {
     for (addresses, told) in [(all.clone(), false), (vec![], true), (vec![], false), (all, false)] {
         let host = &mut w.hosts[0];
         host.env.addresses = addresses;
-        host.cm.handle_address_change(&mut host.env);
+        host.cm.handle_address_change(w.now, &mut host.env);
         assert_eq!(w.try_event(c).map(|e| (e.kind, e.id)), told.then_some((ADDR_CHANGE, id)));
     }
 }

@@ -480,7 +480,7 @@ fn with_two_links_a_lost_address_is_not_even_tried() {
     w.run_for(Duration::from_millis(1));
     let host = &mut w.hosts[0];
     host.env.addresses.retain(|(ip, _)| *ip != v4(0));
-    host.cm.handle_address_change(&mut host.env);
+    host.cm.handle_address_change(w.now, &mut host.env);
     w.sent.clear();
     w.disconnect(a, id).unwrap();
     assert_eq!(w.expect(b, DISCONNECTED).id, child);

@@ -11,7 +11,7 @@ use polypath_wire::Gid;
 use polypath_wire::Psn;
 use polypath_wire::cm::{
     ApStatus, CmMad, CmMessage, CmPath, CmaHeader, Drep, Dreq, Info, Lap, Mra, Mraed, Rej,
-    RejectReason, Rejected, Req, Sap, SidrReq,
+    RejectReason, Rejected, Req, Sap, SidrReq, SprStatus,
 };
 
 fn established(w: &mut World) -> (Client, Client, u32, u32) {
@@ -196,17 +196,17 @@ fn alternate_paths_are_declined_politely() {
     ] {
         let answers = inject(&mut w, lap(remote, qpn));
         assert!(matches!(answers[..], [CmMessage::Apr(apr)] if apr.status == expected));
-        let Lap { local_comm_id, remote_comm_id, remote_qpn, alternate, .. } = lap(remote, qpn);
+        let Lap { local_comm_id, remote_comm_id, remote_qpn, .. } = lap(remote, qpn);
         let sap = Sap {
             local_comm_id,
             remote_comm_id,
             remote_qpn,
-            remote_cm_response_timeout: 20,
-            alternate,
+            local_lid: 0xffff,
+            local_gid: Gid::from_ip(v4(0)),
             private_data: [0; 168],
         };
         let answers = inject(&mut w, sap);
-        assert!(matches!(answers[..], [CmMessage::Spr(spr)] if spr.status == expected));
+        assert!(matches!(answers[..], [CmMessage::Spr(spr)] if spr.status == SprStatus::Reject));
     }
 }
 

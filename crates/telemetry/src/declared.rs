@@ -113,6 +113,15 @@ counters! {
         /// Events dropped because the program did not read them.
         #[unit(Times)]
         pub events_dropped: u64,
+        /// Alternate paths that both ends agreed on.
+        #[unit(Times)]
+        pub alternates_loaded: u64,
+        /// Alternate paths that a peer asked for and this end refused.
+        #[unit(Times)]
+        pub alternates_refused: u64,
+        /// Migrations of queue pairs to their alternate path.
+        #[unit(Times)]
+        pub paths_migrated: u64,
     }
 }
 

@@ -269,7 +269,7 @@ impl Broker {
                 self.cm.handle_device_removal(now, client, guid.to_be_bytes(), &mut self.host);
             }
         }
-        self.cm.handle_address_change(&mut self.host);
+        self.cm.handle_address_change(now, &mut self.host);
     }
 
     /// Sends the table to all event streams.

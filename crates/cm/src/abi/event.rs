@@ -29,6 +29,11 @@ pub(crate) enum Kind {
     TimewaitExit = 15,
     User = 18,
     Internal = 19,
+    // librdmacm has other events with the numbers that these had once (16, 17 and 18). It passes
+    // numbers that it does not know to the application.
+    AltRouteResolved = 0x0041_5010,
+    AltRouteError = 0x0041_5011,
+    AltPathLoaded = 0x0041_5012,
 }
 
 /// `struct rdma_ucm_ud_param`.

@@ -8,6 +8,10 @@ use crate::path::Path;
 
 /// `IB_PATH_GMP | IB_PATH_PRIMARY | IB_PATH_BIDIRECTIONAL`.
 const PATH_FLAGS: u32 = 1 | 2 | 8 | 32;
+/// `IB_PATH_ALTERNATE`.
+const PATH_ALTERNATE: u32 = 4;
+/// `IB_PATH_ALTERNATE | IB_PATH_BIDIRECTIONAL`.
+const ALTERNATE_FLAGS: u32 = PATH_ALTERNATE | 8 | 32;
 /// Size of `struct ib_path_rec_data`.
 const PATH_DATA_LEN: usize = 72;
 /// Size of `struct rdma_ucm_query_addr_resp`, and the part of it that every version has.
@@ -43,22 +47,25 @@ pub(crate) fn query_addr(
     Ok(clipped(w, out_len))
 }
 
-/// The answer to `QUERY` of paths: as many path records as there is room for.
-pub(crate) fn query_path(path: Option<&Path>, out_len: usize) -> Result<Vec<u8>, i32> {
+/// The answer to `QUERY` of paths, the primary one and the alternate one: as many path records as
+/// there is room for.
+pub(crate) fn query_path(
+    paths: (Option<&Path>, Option<&Path>),
+    out_len: usize,
+) -> Result<Vec<u8>, i32> {
     if out_len < 8 {
         return Err(errno::ENOSPC);
     }
-    let mut w = Writer::new(8 + PATH_DATA_LEN);
-    let Some(path) = path else {
-        return Ok(clipped(w, 8));
-    };
-    w.put_u32(0, 1);
-    if out_len - 8 < PATH_DATA_LEN {
-        return Ok(clipped(w, 8));
+    let records = [(paths.0, PATH_FLAGS), (paths.1, ALTERNATE_FLAGS)];
+    let records = records.into_iter().map_while(|(path, flags)| Some((path?, flags)));
+    let mut w = Writer::new(8 + records.clone().count() * PATH_DATA_LEN);
+    w.put_u32(0, records.clone().count() as u32);
+    let room = (out_len - 8) / PATH_DATA_LEN;
+    for (i, (path, flags)) in records.clone().take(room).enumerate() {
+        w.put_u32(8 + i * PATH_DATA_LEN, flags);
+        w.put(16 + i * PATH_DATA_LEN, &pack(path));
     }
-    w.put_u32(8, PATH_FLAGS);
-    w.put(16, &pack(path));
-    Ok(w.into_bytes())
+    Ok(clipped(w, 8 + records.count().min(room) * PATH_DATA_LEN))
 }
 
 /// The answer to `QUERY_ROUTE`. librdmacm asks this if the kernel does not know native addresses.
@@ -67,7 +74,7 @@ pub(crate) fn query_route(
     source: Option<&Address>,
     destination: Option<&Address>,
     gids: ([u8; 16], [u8; 16]),
-    path: Option<&Path>,
+    paths: (Option<&Path>, Option<&Path>),
     out_len: usize,
 ) -> Result<Vec<u8>, i32> {
     if out_len < QUERY_ROUTE_MIN_LEN {
@@ -87,22 +94,33 @@ pub(crate) fn query_route(
         w.put(8, &gids.1);
         w.put(24, &gids.0);
         w.put(60, &polypath_wire::DEFAULT_PKEY.to_be_bytes());
-        if let Some(p) = path {
-            w.put_u32(192, 1);
-            w.put(48, &p.flow_label.to_be_bytes());
-            w.put_u32(52, 1); // reversible
-            w.put_u32(56, p.mtu.into());
-            w.put_u8(62, p.hop_limit);
-            w.put_u8(63, p.traffic_class);
-            w.put_u8(65, p.sl);
-            w.put_u8(66, SELECT_EXACTLY);
-            w.put_u8(67, SELECT_EXACTLY);
-            w.put_u8(68, p.rate);
-            w.put_u8(69, SELECT_EXACTLY);
-            w.put_u8(70, p.packet_life_time);
+        let both = [paths.0, paths.1].into_iter().map_while(|path| path);
+        w.put_u32(192, both.clone().count() as u32);
+        for (i, path) in both.enumerate() {
+            put_user_path(&mut w, 8 + i * USER_PATH_LEN, path);
         }
     }
     Ok(clipped(w, out_len))
+}
+
+/// Size of `struct ib_user_path_rec`.
+const USER_PATH_LEN: usize = 64;
+
+fn put_user_path(w: &mut Writer, at: usize, p: &Path) {
+    w.put(at, &p.dgid);
+    w.put(at + 16, &p.sgid);
+    w.put(at + 40, &p.flow_label.to_be_bytes());
+    w.put_u32(at + 44, 1); // reversible
+    w.put_u32(at + 48, p.mtu.into());
+    w.put(at + 52, &p.pkey.to_be_bytes());
+    w.put_u8(at + 54, p.hop_limit);
+    w.put_u8(at + 55, p.traffic_class);
+    w.put_u8(at + 57, p.sl);
+    w.put_u8(at + 58, SELECT_EXACTLY);
+    w.put_u8(at + 59, SELECT_EXACTLY);
+    w.put_u8(at + 60, p.rate);
+    w.put_u8(at + 61, SELECT_EXACTLY);
+    w.put_u8(at + 62, p.packet_life_time);
 }
 
 /// Selector of a path record's component: exactly this value (IBTA 15.2.5.16).
@@ -126,19 +144,20 @@ fn pack(p: &Path) -> [u8; 64] {
     rec
 }
 
-/// Parses a path that the application sets (`RDMA_OPTION_IB_PATH`): the first primary path of the
-/// value.
-pub(crate) fn parse_option(value: &[u8]) -> Result<Path, i32> {
+/// Parses the paths that the application sets (`RDMA_OPTION_IB_PATH`): the first primary path of the
+/// value, and the first alternate one, if there is one. The kernel ignores the latter.
+pub(crate) fn parse_option(value: &[u8]) -> Result<(Path, Option<Path>), i32> {
     if value.is_empty() || !value.len().is_multiple_of(PATH_DATA_LEN) {
         return Err(errno::EINVAL);
     }
-    value
-        .chunks_exact(PATH_DATA_LEN)
-        .find_map(|chunk| {
-            let r = Reader::new(chunk);
-            (r.u32(0) == Ok(PATH_FLAGS)).then(|| unpack(r)).and_then(Result::ok)
-        })
-        .ok_or(errno::EINVAL)
+    let first = |has: &dyn Fn(u32) -> bool| {
+        value
+            .chunks_exact(PATH_DATA_LEN)
+            .map(Reader::new)
+            .find_map(|r| r.u32(0).is_ok_and(has).then(|| unpack(r)).and_then(Result::ok))
+    };
+    let primary = first(&|flags| flags == PATH_FLAGS).ok_or(errno::EINVAL)?;
+    Ok((primary, first(&|flags| flags & PATH_ALTERNATE != 0)))
 }
 
 fn unpack(r: Reader<'_>) -> Result<Path, i32> {
@@ -187,9 +206,14 @@ mod tests {
 
     #[test]
     fn a_path_record_survives_the_round_trip() {
-        let bytes = query_path(Some(&path()), 8 + 6 * PATH_DATA_LEN).unwrap();
+        let bytes = query_path((Some(&path()), None), 8 + 6 * PATH_DATA_LEN).unwrap();
         assert_eq!(bytes.len(), 8 + PATH_DATA_LEN);
-        assert_eq!(parse_option(&bytes[8..]), Ok(path()));
+        assert_eq!(parse_option(&bytes[8..]), Ok((path(), None)));
+        let other = Path { sgid: [3; 16], ..path() };
+        let bytes = query_path((Some(&path()), Some(&other)), 8 + 6 * PATH_DATA_LEN).unwrap();
+        assert_eq!(parse_option(&bytes[8..]), Ok((path(), Some(other))));
+        let short = query_path((Some(&path()), Some(&other)), 8 + PATH_DATA_LEN).unwrap();
+        assert_eq!((short.len(), short[0]), (8 + PATH_DATA_LEN, 2));
     }
 
     #[test]
@@ -198,7 +222,7 @@ mod tests {
         assert_eq!(query_addr(None, None, None, 272).unwrap().len(), 272);
         assert_eq!(query_addr(None, None, None, 400).unwrap().len(), 280);
         let gids = ([0; 16], [0; 16]);
-        assert_eq!(query_route(None, None, None, gids, None, 200).unwrap().len(), 200);
+        assert_eq!(query_route(None, None, None, gids, (None, None), 200).unwrap().len(), 200);
     }
 
     #[test]

@@ -21,9 +21,11 @@ pub(crate) mod mask {
     pub(crate) const RNR_RETRY: u32 = 1 << 11;
     pub(crate) const RQ_PSN: u32 = 1 << 12;
     pub(crate) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub(crate) const ALT_PATH: u32 = 1 << 14;
     pub(crate) const MIN_RNR_TIMER: u32 = 1 << 15;
     pub(crate) const SQ_PSN: u32 = 1 << 16;
     pub(crate) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub(crate) const PATH_MIG_STATE: u32 = 1 << 18;
     pub(crate) const DEST_QPN: u32 = 1 << 20;
 }
 
@@ -66,6 +68,10 @@ pub(crate) struct QpAttr {
     pub(crate) dest_qp_num: u32,
     pub(crate) access_flags: u32,
     pub(crate) ah_attr: Option<AhAttr>,
+    pub(crate) path_mig_state: u32,
+    pub(crate) alt_ah_attr: Option<AhAttr>,
+    pub(crate) alt_pkey_index: u16,
+    pub(crate) alt_timeout: u8,
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) min_rnr_timer: u8,
@@ -88,6 +94,13 @@ impl QpAttr {
         w.put_u32(36, self.access_flags);
         if let Some(ah) = &self.ah_attr {
             ah.write(&mut w, 40);
+        }
+        w.put_u32(16, self.path_mig_state);
+        if let Some(ah) = &self.alt_ah_attr {
+            ah.write(&mut w, 72);
+            w.put_u16(126, self.alt_pkey_index);
+            w.put_u8(137, ah.port_num);
+            w.put_u8(138, self.alt_timeout);
         }
         w.put_u8(130, self.max_rd_atomic);
         w.put_u8(131, self.max_dest_rd_atomic);

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use polypath_wire::cm::{CmaHeader, RejectReason, SidrStatus};
 
+use super::apm::{named_alternate, wants};
 use crate::abi::command::{Connect, Reject};
 use crate::env::{Environment, FileId};
 use crate::ibcm::{ConnectParams, Endpoints};
@@ -39,6 +40,8 @@ impl Cm {
         };
         let private_data = with_header(cm_id, &param.private_data);
         let own_addresses = env.addresses(cm_id.client);
+        let migrates = wants(cm_id, env);
+        let alternate = cm_id.alternate.as_ref().and_then(|path| named_alternate(cm_id, path, env));
         let params = ConnectParams {
             owner: id,
             client: cm_id.client,
@@ -52,6 +55,8 @@ impl Cm {
                 ifindex: attachment.ifindex,
                 traffic_class: path.traffic_class,
             },
+            migrates,
+            alternate,
             own_addresses: &own_addresses,
             first_psn: cm_id.first_psn,
             param: &param,
@@ -81,6 +86,7 @@ impl Cm {
         now: Duration,
         file: FileId,
         command: Connect,
+        env: &mut dyn Environment,
     ) -> Result<(), i32> {
         let Connect { uid, id, param, ece } = command;
         let cm_id = self.ids.named_with_device(file, id)?;
@@ -103,7 +109,7 @@ impl Cm {
                 })
             }
             _ if param.valid => self.ib.accept(now, connection, first_psn, &param, ece),
-            _ => self.ib.confirm(connection),
+            _ => self.ib.confirm(now, connection),
         };
         if let Err(error) = done {
             let _ = self.refuse(now, id, &[]);
@@ -112,6 +118,7 @@ impl Cm {
         if param.valid {
             self.ids.named(file, id)?.uid = Some(uid);
         }
+        self.deliver_events(now, env);
         Ok(())
     }
 
@@ -170,13 +177,14 @@ impl Cm {
         let connection = self.ids.named_with_device(file, id)?.connection.ok_or(errno::EINVAL)?;
         match event {
             EVENT_COMM_EST => {
-                self.ib.establish(connection)?;
+                self.ib.establish(now, connection)?;
                 self.deliver_events(now, env);
                 Ok(())
             }
-            // The connection manager loaded no alternate path for the queue pair, so there is
-            // nothing to do.
-            EVENT_PATH_MIG => Ok(()),
+            EVENT_PATH_MIG => {
+                self.migrated(now, connection, None, false, env);
+                Ok(())
+            }
             _ => Err(errno::EINVAL),
         }
     }

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use polypath_wire::cm::{CmaHeader, PortSpace, RejectReason, port_of};
 
+use super::apm::wants;
 use crate::abi::address::{Address, IbAddress, gid_of};
 use crate::abi::command::ConnParam;
 use crate::abi::event::{Event, Kind, Param, UdParam};
@@ -40,6 +41,14 @@ impl Cm {
             match event {
                 IbEvent::ReqReceived(request) => self.request(now, local_id, &request, env),
                 IbEvent::SidrReqReceived(request) => self.request(now, local_id, &request, env),
+                event @ (IbEvent::PathsBegin
+                | IbEvent::PathsDue
+                | IbEvent::PathsUnanswered
+                | IbEvent::PeerMigrated(_)
+                | IbEvent::LapReceived(_)
+                | IbEvent::AprReceived { .. }
+                | IbEvent::SapReceived(_)
+                | IbEvent::SprReceived(_)) => self.path_event(now, local_id, event, env),
                 event => {
                     if let Some(owner) = self.ib.get(local_id).and_then(|c| c.owner) {
                         self.connection_event(owner, event);
@@ -83,8 +92,8 @@ impl Cm {
     ) -> Result<(), i32> {
         let parent = self.ids.get(listener.id).ok_or(errno::ENOENT)?;
         let (file, client, port_space) = (parent.file, parent.client, parent.port_space);
-        let (uid, has_header, tos) =
-            (parent.uid.ok_or(errno::EINVAL)?, parent.has_ip_header(), parent.options.tos);
+        let (uid, has_header) = (parent.uid.ok_or(errno::EINVAL)?, parent.has_ip_header());
+        let (tos, apm) = (parent.options.tos, parent.options.apm);
         if parent.backlog == 0 || self.files.event_count(file) >= self.config.max_events_per_file {
             return Err(errno::ENOMEM);
         }
@@ -97,9 +106,12 @@ impl Cm {
         child.path = Some(request.path);
         child.connection = Some(local_id);
         child.options.tos = tos;
+        child.options.apm = apm;
+        let migrates = wants(child, env);
         let child = child.id;
         let own_addresses = env.addresses(client);
         self.ib.adopt(local_id, child, client, &listener.attachment.device, &own_addresses);
+        self.enable_paths(local_id, migrates, request.alternate.as_ref(), env);
 
         let offset = if has_header { CmaHeader::LEN } else { 0 };
         let private_data = request.private_data.get(offset..).unwrap_or_default().to_vec();
@@ -161,7 +173,6 @@ impl Cm {
         }
         let timed_out = -errno::ETIMEDOUT;
         let event = match event {
-            IbEvent::ReqReceived(_) | IbEvent::SidrReqReceived(_) => return,
             IbEvent::RepReceived(param, ece) => {
                 let event = Event::new(Kind::ConnectResponse).with_param(Param::Conn(param));
                 Event { ece, ..event }
@@ -184,6 +195,8 @@ impl Cm {
                 resolved(id, status, qpn, qkey, private_data)
             }
             IbEvent::TimewaitExit => Event::new(Kind::TimewaitExit),
+            // The others are not the application's.
+            _ => return,
         };
         self.emit(owner, &event);
     }

@@ -1,5 +1,7 @@
 //! The RDMA CM itself: what each command does to an id, and what each event of a connection does.
 
+mod alternate;
+mod apm;
 mod bind;
 mod connect;
 pub(crate) mod incoming;
@@ -55,7 +57,7 @@ impl Cm {
             Code::QueryRoute => self.query_route(file, r.u32(8)?, frame.out_len),
             Code::Query => self.query(file, r.u32(8)?, r.u32(12)?, frame.out_len),
             Code::Connect => self.connect(now, file, Connect::parse_connect(r)?, env).map(done),
-            Code::Accept => self.accept(now, file, Connect::parse_accept(r)?).map(done),
+            Code::Accept => self.accept(now, file, Connect::parse_accept(r)?, env).map(done),
             Code::Reject => self.reject(now, file, &Reject::parse(r)?).map(done),
             Code::Listen => self.listen(file, r.u32(0)?, r.u32(4)?, env).map(done),
             Code::Disconnect => self.disconnect(now, file, r.u32(0)?).map(done),
@@ -64,7 +66,7 @@ impl Cm {
             Code::GetEvent => self.get_event(file, frame.out_len),
             Code::SetOption => {
                 let option = SetOption::parse(r)?;
-                self.set_option(file, &option, frame.extra).map(done)
+                self.set_option(now, file, &option, frame.extra, env).map(done)
             }
             Code::JoinIpMcast => {
                 room_for(4, frame)?;

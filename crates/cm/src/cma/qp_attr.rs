@@ -1,6 +1,7 @@
 //! The attributes with which an application moves its queue pair from state to state.
 
-use crate::abi::qp_attr::{QP_ATTR_LEN, QpAttr, mask};
+use crate::abi::qp_attr::{AhAttr, QP_ATTR_LEN, QpAttr, mask};
+use crate::apm::AlternatePath;
 use crate::env::FileId;
 use crate::ibcm::{Connection, State};
 use crate::ids::{CmId, QpType};
@@ -10,6 +11,9 @@ use crate::{Cm, errno};
 const INIT: u32 = 1;
 const RTR: u32 = 2;
 const RTS: u32 = 3;
+
+/// `IBV_MIG_REARM`.
+const MIG_REARM: u32 = 1;
 
 /// `enum ibv_access_flags`.
 const REMOTE_WRITE: u32 = 1 << 1;
@@ -36,6 +40,9 @@ impl Cm {
             _ => unconnected(id)?,
         };
         attr.state = state;
+        if let Some(alternate) = connection.and_then(|c| c.migration.alternate) {
+            with_alternate(&mut attr, id, &alternate);
+        }
         if state == RTR {
             attr.rq_psn = id.first_psn;
         }
@@ -43,6 +50,31 @@ impl Cm {
             attr.timeout = timeout;
         }
         Ok(attr.encode())
+    }
+}
+
+/// Adds the alternate path on which REQ and REP agreed, so that the application arms its queue pair
+/// although it knows nothing of migration. A path of another device is the host's alone to load.
+fn with_alternate(attr: &mut QpAttr, id: &CmId, alternate: &AlternatePath) {
+    let device = id.attachment.map(|a| a.device.node_guid);
+    if !matches!(attr.state, RTR | RTS) || device != Some(alternate.device.node_guid) {
+        return;
+    }
+    attr.mask |= mask::ALT_PATH;
+    attr.alt_ah_attr = Some(AhAttr {
+        dgid: alternate.remote_gid,
+        flow_label: alternate.flow_label,
+        sgid_index: alternate.device.gid_index,
+        hop_limit: alternate.hop_limit,
+        traffic_class: alternate.traffic_class,
+        port_num: alternate.device.port_num,
+        ..AhAttr::default()
+    });
+    attr.alt_pkey_index = alternate.pkey_index;
+    attr.alt_timeout = alternate.ack_timeout;
+    if attr.state == RTS {
+        attr.mask |= mask::PATH_MIG_STATE;
+        attr.path_mig_state = MIG_REARM;
     }
 }
 

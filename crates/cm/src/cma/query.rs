@@ -1,9 +1,11 @@
 //! Queries of an id: its addresses, device and path.
 
-use crate::abi::address::{Address, IbAddress};
+use crate::abi::address::{Address, IbAddress, gid_of};
 use crate::abi::path;
 use crate::env::FileId;
+use crate::ibcm::Connections;
 use crate::ids::CmId;
+use crate::path::Path;
 use crate::{Cm, errno};
 
 const QUERY_ADDR: u32 = 0;
@@ -19,13 +21,14 @@ impl Cm {
         out_len: usize,
     ) -> Result<Vec<u8>, i32> {
         let id = self.ids.named(file, id)?;
+        let alternate = alternate_of(id, &self.ib);
         let device = id.attachment.as_ref().map(|a| &a.device);
         match option {
             QUERY_ADDR => {
                 let (source, destination) = (id.source.as_ref(), id.destination.as_ref());
                 path::query_addr(device, source, destination, out_len)
             }
-            QUERY_PATH => path::query_path(id.path.as_ref(), out_len),
+            QUERY_PATH => path::query_path((id.path.as_ref(), alternate.as_ref()), out_len),
             QUERY_GID => {
                 let gids = id.gids();
                 let source = native(id, id.source.as_ref(), gids.0);
@@ -43,10 +46,25 @@ impl Cm {
         out_len: usize,
     ) -> Result<Vec<u8>, i32> {
         let id = self.ids.named(file, id)?;
+        let alternate = alternate_of(id, &self.ib);
+        let paths = (id.path.as_ref(), alternate.as_ref());
         let device = id.attachment.as_ref().map(|a| &a.device);
         let (source, destination) = (id.source.as_ref(), id.destination.as_ref());
-        path::query_route(device, source, destination, id.gids(), id.path.as_ref(), out_len)
+        path::query_route(device, source, destination, id.gids(), paths, out_len)
     }
+}
+
+/// The path that the id's queue pair would migrate to.
+fn alternate_of(id: &CmId, connections: &Connections) -> Option<Path> {
+    let alternate = connections.get(id.connection?)?.migration.alternate?;
+    Some(Path {
+        sgid: gid_of(alternate.local),
+        dgid: alternate.remote_gid,
+        flow_label: alternate.flow_label,
+        hop_limit: alternate.hop_limit,
+        traffic_class: alternate.traffic_class,
+        ..id.path?
+    })
 }
 
 /// Converts an address to a native one: its GID and service id.

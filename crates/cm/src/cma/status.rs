@@ -1,8 +1,8 @@
 //! The status of the ids, for people.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use polypath_wire::cm::PortSpace;
+use polypath_wire::cm::{ApStatus, PortSpace, SprStatus};
 
 use crate::Cm;
 use crate::abi::address::Address;
@@ -31,6 +31,21 @@ pub struct IdStatus {
     pub qp_num: u32,
     /// Remote queue pair number, 0 if not known.
     pub remote_qp_num: u32,
+    /// What is known of migration; `None` unless both ends want it.
+    pub migration: Option<MigrationStatus>,
+}
+
+/// The migration of one connection, for `polypath status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigrationStatus {
+    /// The addresses of the alternate path, the local one first.
+    pub alternate: Option<(IpAddr, IpAddr)>,
+    /// How often the connection has migrated.
+    pub migrations: u32,
+    /// The status of the latest APR that came (IBTA table 116).
+    pub last_apr: Option<u8>,
+    /// The status of the latest SPR that came: 0 accepted, 1 busy, 2 refused.
+    pub last_spr: Option<u8>,
 }
 
 impl Cm {
@@ -56,6 +71,15 @@ impl Cm {
                     remote: id.destination.map(Address::to_socket_addr),
                     qp_num: id.qp_num,
                     remote_qp_num: connection.map_or(0, |c| c.qp.remote_qpn),
+                    migration: connection.filter(|c| c.migration.is_on()).map(|c| {
+                        let m = &c.migration;
+                        MigrationStatus {
+                            alternate: m.alternate.map(|path| path.pair()),
+                            migrations: m.epoch,
+                            last_apr: m.last_apr.map(ApStatus::code),
+                            last_spr: m.last_spr.map(SprStatus::code),
+                        }
+                    }),
                 }
             })
             .collect()

@@ -10,6 +10,7 @@ use super::endpoints::Endpoints;
 use super::table::Connections;
 use super::{mad, mad::MAX_RETRIES};
 use crate::abi::command::{ConnParam, Ece};
+use crate::apm::AlternatePath;
 use crate::env::{ClientId, Device};
 use crate::errno;
 use crate::ids::QpType;
@@ -24,6 +25,9 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) qp_type: QpType,
     pub(crate) path: Path,
     pub(crate) endpoints: Endpoints,
+    /// Whether the application wants migration, and the alternate path that it has named.
+    pub(crate) migrates: bool,
+    pub(crate) alternate: Option<AlternatePath>,
     /// Every address that this end can be reached at, with its interface.
     pub(crate) own_addresses: &'a [(IpAddr, u32)],
     pub(crate) first_psn: u32,
@@ -78,6 +82,9 @@ impl Connections {
         c.service_id = params.service_id;
         c.max_retries = MAX_RETRIES;
         c.is_active = true;
+        c.migration.enabled = params.migrates;
+        c.migration.offered = params.alternate.filter(|_| params.migrates);
+        c.migration.is_chosen = c.migration.offered.is_some();
         c.alternates.set_own(params.own_addresses);
         c
     }
@@ -130,7 +137,7 @@ impl Connections {
     }
 
     /// Confirms the peer's REP with an RTU. The queue pair is ready.
-    pub(crate) fn confirm(&mut self, local_id: u32) -> Result<(), i32> {
+    pub(crate) fn confirm(&mut self, now: Duration, local_id: u32) -> Result<(), i32> {
         let c = self.get_mut(local_id).ok_or(errno::EINVAL)?;
         if !matches!(c.state, State::RepRcvd) {
             return Err(errno::EINVAL);
@@ -138,6 +145,7 @@ impl Connections {
         c.state = State::Established;
         let (rtu, endpoints) = (mad::rtu(c), c.endpoints);
         self.send(endpoints, rtu, Some(local_id), 0);
+        self.begin_paths(now, local_id);
         Ok(())
     }
 
@@ -203,13 +211,14 @@ impl Connections {
 
     /// Treats the connection as established, because the application saw data arrive before the
     /// RTU.
-    pub(crate) fn establish(&mut self, local_id: u32) -> Result<(), i32> {
+    pub(crate) fn establish(&mut self, now: Duration, local_id: u32) -> Result<(), i32> {
         let c = self.get_mut(local_id).ok_or(errno::EINVAL)?;
         match c.state {
             State::RepSent | State::MraRepRcvd => {
                 c.state = State::Established;
                 self.answered(local_id);
                 self.report(local_id, super::IbEvent::Established);
+                self.begin_paths(now, local_id);
                 Ok(())
             }
             State::Established => Err(errno::EISCONN),

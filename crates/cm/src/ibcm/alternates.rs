@@ -46,6 +46,22 @@ impl AlternateAddresses {
         self.peer = addresses;
     }
 
+    /// The peer's addresses that are known.
+    pub(crate) fn peer(&self) -> &[IpAddr] {
+        &self.peer
+    }
+
+    /// Adds an address that the peer named.
+    pub(crate) fn add_peer(&mut self, address: IpAddr) {
+        if self.peer.contains(&address) {
+            return;
+        }
+        if self.peer.len() == ADDRESSES_MAX {
+            self.peer.remove(0);
+        }
+        self.peer.push(address);
+    }
+
     /// The list for the peer; empty if this end has only one interface.
     pub(super) fn list(&self) -> Vec<u8> {
         let Some((_, first)) = self.own.first() else { return Vec::new() };
@@ -107,7 +123,7 @@ pub(super) fn parse(private_data: &[u8]) -> Option<Vec<IpAddr>> {
 }
 
 /// Whether an address names the same single host on every link.
-fn is_global(ip: IpAddr) -> bool {
+pub(crate) fn is_global(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -115,7 +131,7 @@ fn is_global(ip: IpAddr) -> bool {
     !(link_local || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
-fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
+pub(crate) fn common_prefix(a: IpAddr, b: IpAddr) -> u32 {
     let bits = |ip: IpAddr| u128::from_be_bytes(Gid::from_ip(ip).0);
     (bits(a) ^ bits(b)).leading_zeros()
 }

@@ -2,12 +2,16 @@
 
 use core::time::Duration;
 
+use polypath_wire::cm::{ApStatus, CmPath, SprStatus};
+
 use crate::abi::command::{ConnParam, Ece};
+use crate::apm::AlternatePath;
 use crate::env::{ClientId, MadAddress};
 use crate::ids::QpType;
 use crate::path::Path;
 
 use super::alternates::AlternateAddresses;
+use super::apm::{LapPath, Migration, Suggestion, Told};
 use super::endpoints::Endpoints;
 
 /// The state of a connection (IBTA 12.9.5 and 12.9.6), with the kernel's names.
@@ -107,6 +111,7 @@ pub(crate) struct Connection {
     /// Where the peer's last message came from. The peer may have moved to another path.
     pub(crate) heard_at: Endpoints,
     pub(crate) alternates: AlternateAddresses,
+    pub(crate) migration: Migration,
     /// Whether this end sent the REQ.
     pub(crate) is_active: bool,
     pub(crate) qp: QpFacts,
@@ -143,6 +148,7 @@ impl Connection {
             endpoints,
             heard_at: endpoints,
             alternates: AlternateAddresses::default(),
+            migration: Migration::default(),
             is_active: false,
             qp: QpFacts::default(),
             timeout: Duration::ZERO,
@@ -192,6 +198,25 @@ pub(crate) enum IbEvent {
         private_data: Vec<u8>,
     },
     TimewaitExit,
+    /// The connection is established, and both ends want migration.
+    PathsBegin,
+    /// It is time to look for a better alternate path.
+    PathsDue,
+    /// No answer came to a LAP or SAP.
+    PathsUnanswered,
+    /// The peer's queue pair uses another path already.
+    PeerMigrated(Told),
+    LapReceived(LapPath),
+    AprReceived {
+        status: ApStatus,
+        /// An address of the peer that it would rather use.
+        better: Option<core::net::IpAddr>,
+        path: AlternatePath,
+        /// Whether both ends use the same path.
+        is_even: bool,
+    },
+    SapReceived(Suggestion),
+    SprReceived(SprStatus),
 }
 
 /// A request for a connection, or for the resolution of a service id.
@@ -204,5 +229,7 @@ pub(crate) struct Request {
     pub(crate) private_data: Vec<u8>,
     pub(crate) ece: Ece,
     pub(crate) path: Path,
+    /// The alternate path that the peer offers, as it sees it.
+    pub(crate) alternate: Option<CmPath>,
     pub(crate) endpoints: Endpoints,
 }

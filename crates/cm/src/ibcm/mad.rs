@@ -1,8 +1,8 @@
 //! Builds the CM messages of connections, and fills in the fields that the kernel fills in.
 
 use polypath_wire::cm::{
-    CmMad, CmPath, CmService, Drep, Dreq, Info, Mra, Mraed, Rej, RejectReason, Rejected, Rep, Req,
-    Rtu, SidrRep, SidrReq, SidrStatus,
+    CmMad, CmPath, CmService, Drep, Dreq, Failover, Info, Mra, Mraed, Rej, RejectReason, Rejected,
+    Rep, Req, Rtu, SidrRep, SidrReq, SidrStatus,
 };
 use polypath_wire::mad::MadHeader;
 use polypath_wire::{Gid, Psn};
@@ -97,6 +97,9 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
             ack_timeout: ack_timeout(c.ack_delay, path.packet_life_time),
             ..CmPath::default()
         },
+        // Without LIDs, managers that know no migration see no alternate path.
+        alternate: c.migration.offered.as_ref().map(|path| super::apm::cm_path(path, 0)),
+        sap_supported: c.migration.enabled,
         private_data: field(private),
         ..Req::default()
     };
@@ -140,6 +143,12 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
         rnr_retry_count: param.rnr_retry_count,
         srq: param.srq,
         local_ca_guid: c.local_guid,
+        failover: match (c.migration.is_on(), c.migration.refused_offer) {
+            (_, false) => Failover::Accepted,
+            (true, true) => Failover::Rejected,
+            (false, true) => Failover::NotSupported,
+        },
+        lap_supported: c.migration.is_on(),
         private_data: field(&param.private_data),
         ..Rep::default()
     };

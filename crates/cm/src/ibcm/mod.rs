@@ -5,6 +5,7 @@
 
 mod actions;
 mod alternates;
+mod apm;
 pub(crate) mod connection;
 mod endpoints;
 mod mad;
@@ -13,6 +14,8 @@ mod sidr;
 mod table;
 
 pub(crate) use actions::ConnectParams;
+pub(crate) use alternates::{common_prefix, is_global};
+pub(crate) use apm::{LapPath, Suggestion, Told};
 pub(crate) use connection::{Connection, IbEvent, Request, State};
 pub(crate) use endpoints::Endpoints;
 pub(crate) use table::Connections;

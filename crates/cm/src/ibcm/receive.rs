@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use polypath_wire::Gid;
 use polypath_wire::cm::{
-    ApStatus, Apr, CmMad, CmMessage, CmService, Drep, Dreq, Info, Lap, Mra, Mraed, Rej,
-    RejectReason, Rejected, Rep, Req, Rtu, Sap, Spr,
+    CmMad, CmMessage, CmService, Drep, Dreq, Failover, Mra, Mraed, Rej, RejectReason, Rejected,
+    Rep, Req, Rtu,
 };
 use polypath_wire::mad::MAD_LEN;
 
@@ -19,10 +19,10 @@ use crate::ids::QpType;
 use crate::path::{ack_timeout, iba_time};
 
 /// One MAD while it is handled.
-struct Received<'a> {
+pub(super) struct Received<'a> {
     now: Duration,
-    from: &'a MadAddress,
-    tid: u64,
+    pub(super) from: &'a MadAddress,
+    pub(super) tid: u64,
     mad: &'a [u8; MAD_LEN],
 }
 
@@ -54,13 +54,13 @@ impl Connections {
             CmMessage::SidrRep(m) => self.sidr_rep_received(rx.now, &m),
             CmMessage::Lap(m) => self.lap_received(&rx, &m),
             CmMessage::Sap(m) => self.sap_received(&rx, &m),
-            // This end sends no LAP and no SAP, so there is none to answer.
-            CmMessage::Apr(_) | CmMessage::Spr(_) => self.counters.mads_unmatched += 1,
+            CmMessage::Apr(m) => self.apr_received(&rx, &m),
+            CmMessage::Spr(m) => self.spr_received(&rx, &m),
         }
     }
 
     /// The connection that a message names by both ids.
-    fn named(&mut self, local: u32, remote: u32) -> Option<&mut Connection> {
+    pub(super) fn named(&mut self, local: u32, remote: u32) -> Option<&mut Connection> {
         if self.find(local, remote).is_none() {
             self.counters.mads_unmatched += 1;
         }
@@ -75,7 +75,7 @@ impl Connections {
         Some(c)
     }
 
-    fn answer(&mut self, rx: &Received<'_>, mad: [u8; MAD_LEN]) {
+    pub(super) fn answer(&mut self, rx: &Received<'_>, mad: [u8; MAD_LEN]) {
         self.send(Endpoints::answering(rx.from, 0), mad, None, 0);
     }
 
@@ -136,6 +136,7 @@ impl Connections {
             private_data: req.private_data.to_vec(),
             ece: mad::req_ece(rx.mad),
             path: c.path,
+            alternate: req.alternate,
             endpoints: c.endpoints,
         };
         self.insert(c);
@@ -196,6 +197,10 @@ impl Connections {
             ack_timeout: timeout,
             ..c.qp
         };
+        // Other managers accept an alternate path without looking at it, so that alone means nothing.
+        c.migration.peer = rep.lap_supported;
+        let accepted = rep.lap_supported && rep.failover == Failover::Accepted;
+        c.migration.alternate = c.migration.offered.take().filter(|_| accepted);
         self.index_peer(local_id);
         let param = ConnParam {
             qp_num: remote_qpn,
@@ -241,6 +246,7 @@ impl Connections {
             let (is_active, state) = (c.is_active, c.state);
             if is_active && state == State::Established {
                 // This is the passive end's answer to our list. It confirms nothing.
+                self.look_at_paths(local_id, rx.now);
                 return;
             }
             if !is_active && !c.alternates.list().is_empty() {
@@ -256,6 +262,7 @@ impl Connections {
         c.state = State::Established;
         self.answered(local_id);
         self.report(local_id, IbEvent::Established);
+        self.begin_paths(rx.now, local_id);
     }
 
     fn dreq_received(&mut self, rx: &Received<'_>, dreq: &Dreq) {
@@ -361,6 +368,12 @@ impl Connections {
         let timeout =
             iba_time(mra.service_timeout.min(SERVICE_TIMEOUT_MAX)) + iba_time(c.qp.ack_timeout);
         match (c.state, mra.mraed) {
+            (State::Established, Mraed::Lap) => {
+                if !self.postpone_lap(rx.now, local_id, timeout) {
+                    self.counters.mads_unmatched += 1;
+                }
+                return;
+            }
             (State::ReqSent, Mraed::Req) => c.state = State::MraReqRcvd,
             (State::RepSent, Mraed::Rep) => c.state = State::MraRepRcvd,
             (State::MraReqRcvd, Mraed::Req) | (State::MraRepRcvd, Mraed::Rep) => {
@@ -373,39 +386,6 @@ impl Connections {
             }
         }
         self.postpone(rx.now, local_id, timeout);
-    }
-
-    /// Answers a LAP: alternate paths are not supported.
-    fn lap_received(&mut self, rx: &Received<'_>, lap: &Lap) {
-        let status = self.judge_path(lap.remote_comm_id, lap.local_comm_id, lap.remote_qpn);
-        let apr = Apr {
-            local_comm_id: lap.remote_comm_id,
-            remote_comm_id: lap.local_comm_id,
-            status,
-            info: Info::EMPTY,
-            private_data: [0; Apr::PRIVATE_DATA_LEN],
-        };
-        self.answer(rx, CmMad::new(rx.tid, apr).to_bytes());
-    }
-
-    fn sap_received(&mut self, rx: &Received<'_>, sap: &Sap) {
-        let status = self.judge_path(sap.remote_comm_id, sap.local_comm_id, sap.remote_qpn);
-        let spr = Spr {
-            local_comm_id: sap.remote_comm_id,
-            remote_comm_id: sap.local_comm_id,
-            status,
-            info: Info::EMPTY,
-            private_data: [0; Spr::PRIVATE_DATA_LEN],
-        };
-        self.answer(rx, CmMad::new(rx.tid, spr).to_bytes());
-    }
-
-    fn judge_path(&mut self, local: u32, remote: u32, qpn: u32) -> ApStatus {
-        match self.named(local, remote) {
-            None => ApStatus::InvalidCommId,
-            Some(c) if c.qp.local_qpn != qpn => ApStatus::InvalidQpn,
-            Some(_) => ApStatus::Unsupported,
-        }
     }
 }
 
@@ -426,6 +406,7 @@ fn new_request(local_id: u32, rx: &Received<'_>, req: &Req, qp_type: QpType) -> 
     c.remote_id = req.local_comm_id;
     c.tid = rx.tid;
     c.remote_guid = req.local_ca_guid;
+    c.migration.peer = req.sap_supported;
     c.timeout = iba_time(req.local_cm_response_timeout.min(RESPONSE_TIMEOUT_MAX));
     c.max_retries = req.max_cm_retries;
     c.qp = QpFacts {

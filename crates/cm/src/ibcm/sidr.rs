@@ -111,6 +111,7 @@ impl Connections {
             param: ConnParam::default(),
             private_data: req.private_data.to_vec(),
             ece: Ece::default(),
+            alternate: None,
             path,
             endpoints,
         };

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::connection::{Connection, IbEvent, Pending, State};
 use super::endpoints::Endpoints;
 use crate::early::GRACE;
-use crate::env::OutgoingMad;
+use crate::env::{ClientId, OutgoingMad};
 use crate::path::iba_time;
 use crate::sizes::TableSizes;
 use polypath_telemetry::CmCounters;
@@ -49,6 +49,10 @@ pub(crate) struct Connections {
     /// The peers' service id resolutions by their address and request id.
     sidr_requests: BTreeMap<(IpAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
+    /// The timers of migration.
+    pub(super) apm_timers: BTreeSet<(Duration, u32)>,
+    /// The connections that may migrate, by client and queue pair.
+    pub(super) apm_qps: BTreeMap<(ClientId, u32), u32>,
     outgoing: VecDeque<OutgoingMad>,
     events: VecDeque<(u32, IbEvent)>,
     max_connections: usize,
@@ -71,6 +75,8 @@ impl Connections {
             remote_qpns: BTreeMap::new(),
             sidr_requests: BTreeMap::new(),
             timers: BTreeSet::new(),
+            apm_timers: BTreeSet::new(),
+            apm_qps: BTreeMap::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             max_connections,
@@ -106,8 +112,11 @@ impl Connections {
     pub(crate) fn sizes(&self) -> TableSizes {
         TableSizes {
             connections: self.connections.len(),
-            by_peer: self.remote_ids.len() + self.remote_qpns.len() + self.sidr_requests.len(),
-            timers: self.timers.len(),
+            by_peer: self.remote_ids.len()
+                + self.remote_qpns.len()
+                + self.sidr_requests.len()
+                + self.apm_qps.len(),
+            timers: self.timers.len() + self.apm_timers.len(),
             outgoing: self.outgoing.len(),
             ..TableSizes::default()
         }
@@ -228,6 +237,7 @@ impl Connections {
         mad: [u8; 256],
         state: State,
     ) {
+        self.end_paths(local_id);
         let Some(c) = self.connections.get_mut(&local_id) else { return };
         c.state = state;
         let timeout = match state {
@@ -242,6 +252,7 @@ impl Connections {
 
     /// Stops repeating the pending MAD, because its answer came.
     pub(super) fn answered(&mut self, local_id: u32) {
+        self.end_paths(local_id);
         if let Some(c) = self.connections.get_mut(&local_id) {
             c.pending = None;
         }
@@ -306,16 +317,14 @@ impl Connections {
 
     pub(super) fn forget(&mut self, local_id: u32) {
         self.set_deadline(local_id, None);
+        self.end_paths(local_id);
         self.unindex(local_id);
         self.connections.remove(&local_id);
     }
 
     /// Updates the addresses of the clients' connections. A client that is gone has no addresses;
     /// its remaining connections keep the ones they had.
-    pub(crate) fn set_own_addresses(
-        &mut self,
-        mut of: impl FnMut(crate::env::ClientId) -> Vec<(IpAddr, u32)>,
-    ) {
+    pub(crate) fn set_own_addresses(&mut self, mut of: impl FnMut(ClientId) -> Vec<(IpAddr, u32)>) {
         let mut known = BTreeMap::new();
         for c in self.connections.values_mut() {
             let Some(client) = c.client else { continue };
@@ -327,7 +336,8 @@ impl Connections {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.timers.first().map(|(at, _)| *at)
+        let first = |timers: &BTreeSet<(Duration, u32)>| timers.first().map(|(at, _)| *at);
+        [first(&self.timers), first(&self.apm_timers)].into_iter().flatten().min()
     }
 
     /// Runs every timer that is due: repeats MADs, gives up, and ends time-waits.
@@ -339,6 +349,7 @@ impl Connections {
             self.set_deadline(local_id, None);
             self.expire(now, local_id);
         }
+        self.handle_path_timers(now);
     }
 
     fn expire(&mut self, now: Duration, local_id: u32) {

@@ -10,7 +10,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_cm::{
-    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery,
+    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, PathOrder, Route,
+    RouteQuery,
 };
 use polypath_wire::Gid;
 use polypath_wire::cm::CmMad;
@@ -52,6 +53,8 @@ pub struct HostEnv {
     pub groups: BTreeSet<(u32, IpAddr)>,
     /// Whether the devices are multi-path ones, whose addresses are all told to peers.
     pub multi_path: bool,
+    /// Whether connections migrate without being asked to.
+    pub migrates: bool,
 }
 
 impl HostEnv {
@@ -106,6 +109,10 @@ impl Environment for HostEnv {
 
     fn addresses(&mut self, _: ClientId) -> Vec<(IpAddr, u32)> {
         if self.multi_path { self.addresses.clone() } else { Vec::new() }
+    }
+
+    fn apm_by_default(&mut self, _: ClientId) -> bool {
+        self.migrates
     }
 
     fn multicast_join(&mut self, _: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
@@ -181,6 +188,7 @@ impl World {
                     bare: vec![IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1))],
                     groups: BTreeSet::new(),
                     multi_path: false,
+                    migrates: false,
                 },
                 events: BTreeMap::new(),
             }
@@ -301,6 +309,24 @@ impl World {
         let event = self.event(client);
         assert_eq!(event.kind, kind, "{event:?}");
         event
+    }
+
+    /// What a host is to do with its queue pairs.
+    pub fn orders(&mut self, host: usize) -> Vec<PathOrder> {
+        core::iter::from_fn(|| self.hosts[host].cm.poll_path_order()).collect()
+    }
+
+    /// Tells a connection manager that a queue pair has migrated.
+    pub fn migrated(&mut self, c: Client, qp_num: u32, to: Option<(IpAddr, IpAddr)>) {
+        let (client, host) = (ClientId(u64::from(c.file.0)), &mut self.hosts[c.host]);
+        host.cm.path_migrated(self.now, client, qp_num, to, &mut host.env);
+    }
+
+    /// Gives a host other addresses, and tells its connection manager.
+    pub fn change_addresses(&mut self, host: usize, addresses: &[(IpAddr, u32)]) {
+        let host = &mut self.hosts[host];
+        host.env.addresses = addresses.to_vec();
+        host.cm.handle_address_change(self.now, &mut host.env);
     }
 
     /// The names of the MADs sent so far, which are then forgotten.

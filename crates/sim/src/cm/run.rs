@@ -501,7 +501,7 @@ impl CmSimulation {
                 self.model.address(host, link, there);
                 let h = &mut self.hosts[host];
                 h.env.there[link] = there;
-                h.cm.handle_address_change(&mut h.env);
+                h.cm.handle_address_change(self.now, &mut h.env);
                 return self.send_and_check(host);
             }
             CmFault::Reboot { host } => {

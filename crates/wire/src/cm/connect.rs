@@ -406,6 +406,9 @@ pub struct Rep {
     pub rnr_retry_count: u8,
     /// Whether the sender's queue pair has a shared receive queue.
     pub srq: bool,
+    /// Whether the sender answers LAPs. Only Polypath sets this bit, which is reserved in the IBTA's
+    /// table 110; `failover` alone does not tell, since other managers accept without looking.
+    pub lap_supported: bool,
     /// GUID of the sender's adapter.
     pub local_ca_guid: u64,
     /// The consumer's data.
@@ -434,11 +437,15 @@ impl Default for Rep {
             flow_control: false,
             rnr_retry_count: 0,
             srq: false,
+            lap_supported: false,
             local_ca_guid: 0,
             private_data: [0; Self::PRIVATE_DATA_LEN],
         }
     }
 }
+
+/// The bit of LAP support in the last four bits of the byte of the RNR retry count.
+const LAP_SUPPORTED: u8 = 0x01;
 
 impl Body for Rep {
     const ATTR: u16 = 0x13;
@@ -463,6 +470,7 @@ impl Body for Rep {
             flow_control: b[26] & 1 != 0,
             rnr_retry_count: b[27] >> 5,
             srq: b[27] & 0x10 != 0,
+            lap_supported: b[27] & LAP_SUPPORTED != 0,
             local_ca_guid: be64(b, 28),
             private_data: array(b, 36),
         })
@@ -484,7 +492,9 @@ impl Body for Rep {
             Failover::Reserved => 3,
         };
         b[26] = self.target_ack_delay << 3 | failover << 1 | u8::from(self.flow_control);
-        b[27] = self.rnr_retry_count << 5 | u8::from(self.srq) << 4;
+        b[27] = self.rnr_retry_count << 5
+            | u8::from(self.srq) << 4
+            | u8::from(self.lap_supported) * LAP_SUPPORTED;
         put(b, 28, self.local_ca_guid.to_be_bytes());
         put(b, 36, self.private_data);
     }

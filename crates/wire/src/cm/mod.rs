@@ -5,8 +5,8 @@
 //! length of the private data is not on the wire, so private data always has the size of its field,
 //! filled up with zeros.
 //!
-//! SAP and SPR have attribute numbers in public sources, but no public layout. Polypath lays out SAP
-//! like LAP and SPR like APR, with their own numbers (see [`Sap`] and [`Spr`]).
+//! [`Sap`] and [`Spr`] have the layout with which the first implementation of them shipped: SAP is a LAP
+//! with only the sender's address, SPR is an APR with statuses of its own.
 
 mod codes;
 mod connect;
@@ -19,7 +19,7 @@ use core::fmt;
 
 pub use connect::{CmPath, CmService, Drep, Dreq, Failover, Mra, Mraed, Rep, Req, Rtu};
 pub use ip::{CmaHeader, PortSpace, port_of, service_id};
-pub use path::{ApStatus, Apr, Lap, Sap, Spr};
+pub use path::{ApStatus, Apr, Lap, Sap, Spr, SprStatus};
 pub use reject::{Rej, RejectReason, Rejected};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 

@@ -98,6 +98,7 @@ fn all_messages() -> Vec<CmMessage> {
             flow_control: true,
             rnr_retry_count: 7,
             srq: true,
+            lap_supported: true,
             local_ca_guid: 9,
             private_data: [4; 196],
         }
@@ -106,12 +107,12 @@ fn all_messages() -> Vec<CmMessage> {
         Dreq { local_comm_id: 1, remote_comm_id: 2, remote_qpn: 3, private_data: [6; 220] }.into(),
         Drep { local_comm_id: 1, remote_comm_id: 2, private_data: [7; 224] }.into(),
         lap.into(),
-        Sap { alternate: path(), ..sap_of(&lap) }.into(),
+        sap().into(),
         apr.into(),
         Spr {
             local_comm_id: 1,
             remote_comm_id: 2,
-            status: ApStatus::RetryLater,
+            status: SprStatus::Busy,
             info: Info::EMPTY,
             private_data: [8; 148],
         }
@@ -130,15 +131,58 @@ fn all_messages() -> Vec<CmMessage> {
     ]
 }
 
-fn sap_of(lap: &Lap) -> Sap {
+fn sap() -> Sap {
     Sap {
-        local_comm_id: lap.local_comm_id,
-        remote_comm_id: lap.remote_comm_id,
-        remote_qpn: lap.remote_qpn,
-        remote_cm_response_timeout: lap.remote_cm_response_timeout,
-        alternate: lap.alternate,
-        private_data: lap.private_data,
+        local_comm_id: 1,
+        remote_comm_id: 2,
+        remote_qpn: 0xabcdef,
+        local_lid: 0x0102,
+        local_gid: Gid([0x11; 16]),
+        private_data: [7; 168],
     }
+}
+
+#[test]
+fn a_suggestion_holds_only_the_senders_address() {
+    let mad = CmMad::new(5, sap()).to_bytes();
+    // Remote response time-out, reserved bytes, remote LID, and all from the remote GID on are zero.
+    for zero in [8..12, 15..20, 22..24, 40..64] {
+        assert!(mad[24..][zero].iter().all(|byte| *byte == 0));
+    }
+    // A sender of LAP's layout fills them in; they are ignored.
+    let mut full = mad;
+    for byte in [15, 22, 40, 56, 59, 60, 61, 62, 63] {
+        full[24 + byte] = 0xff;
+    }
+    assert_eq!(CmMad::parse(&full).unwrap(), CmMad::parse(&mad).unwrap());
+}
+
+#[test]
+fn statuses_of_answers_have_the_shipped_numbers() {
+    let spr = |code: u8| {
+        let status = SprStatus::Success;
+        let spr = Spr {
+            local_comm_id: 1,
+            remote_comm_id: 2,
+            status,
+            info: Info::EMPTY,
+            private_data: [0; 148],
+        };
+        let mut mad = CmMad::new(1, spr).to_bytes();
+        mad[24 + 9] = code;
+        let CmMessage::Spr(spr) = CmMad::parse(&mad).unwrap().message else {
+            panic!("an SPR comes back as an SPR");
+        };
+        spr.status
+    };
+    assert_eq!([0, 1, 2].map(spr), [SprStatus::Success, SprStatus::Busy, SprStatus::Reject]);
+    assert_eq!([0x80, 3].map(spr), [SprStatus::Busy, SprStatus::Unknown(3)]);
+    assert_eq!(SprStatus::Busy.code(), 1);
+    for code in 0..=13 {
+        assert!(!matches!(ApStatus::from_code(code), ApStatus::Unknown(_)));
+        assert_eq!(ApStatus::from_code(code).code(), code);
+    }
+    assert_eq!(ApStatus::from_code(0x80), ApStatus::Unknown(0x80));
 }
 
 #[test]

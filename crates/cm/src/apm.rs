@@ -1,0 +1,70 @@
+//! What the connection manager and its host say to each other about alternate paths (APM).
+//!
+//! The connection manager agrees with the peer on an alternate path and tells the host to load it
+//! into the queue pair. The host tells when the queue pair has migrated.
+
+use core::net::IpAddr;
+
+use crate::env::{ClientId, Device};
+
+/// An alternate path of a queue pair, as `IBV_QP_ALT_PATH` needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlternatePath {
+    /// The device, port and GID of the local address. It is the queue pair's own device wherever
+    /// one device has several ports or addresses; else it is another device of the client, and a
+    /// host that can't use that answers by [`alternate_failed`](crate::Cm::alternate_failed).
+    pub device: Device,
+    /// The local address.
+    pub local: IpAddr,
+    /// The interface that has the local address.
+    pub ifindex: u32,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The GID of the peer's address.
+    pub remote_gid: [u8; 16],
+    /// 20 bits.
+    pub flow_label: u32,
+    /// The traffic class of the IP header.
+    pub traffic_class: u8,
+    /// From 1.
+    pub hop_limit: u8,
+    /// The local ACK timeout on this path, 0 to 31: 4.096 µs × 2^n, 0 means none.
+    pub ack_timeout: u8,
+    /// The index of the partition key; RoCE has only 0.
+    pub pkey_index: u16,
+}
+
+impl AlternatePath {
+    /// The two addresses, the local one first.
+    pub fn pair(&self) -> (IpAddr, IpAddr) {
+        (self.local, self.remote)
+    }
+}
+
+/// Something that the host is to do with a queue pair. Orders are idempotent, and come in the order
+/// in which they must be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathOrder {
+    /// Load the alternate path, in place of one that is loaded already, and arm the queue pair:
+    /// `IBV_QP_ALT_PATH`, and `IBV_QP_PATH_MIG_STATE` with `IBV_MIG_REARM` unless the queue pair
+    /// is armed. A queue pair that has the path already keeps its state.
+    LoadAlternate {
+        /// The client whose queue pair it is.
+        client: ClientId,
+        /// The queue pair's number.
+        qp_num: u32,
+        /// The path.
+        alternate: AlternatePath,
+    },
+    /// Migrate to the loaded alternate path (`IBV_MIG_MIGRATED`), because the peer has done so.
+    /// A queue pair that uses this path already does nothing. As after any migration, the host
+    /// answers with [`path_migrated`](crate::Cm::path_migrated).
+    Migrate {
+        /// The client whose queue pair it is.
+        client: ClientId,
+        /// The queue pair's number.
+        qp_num: u32,
+        /// The addresses of the path to migrate to, the local one first.
+        to: (IpAddr, IpAddr),
+    },
+}

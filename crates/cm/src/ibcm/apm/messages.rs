@@ -1,0 +1,318 @@
+//! LAP, APR, SAP and SPR: how they are made, and what they do to a connection.
+
+use core::net::IpAddr;
+
+use polypath_wire::Gid;
+use polypath_wire::cm::{
+    ApStatus, Apr, CmMad, CmPath, Info, Lap, Sap, Spr, SprStatus, private_data,
+};
+
+use super::super::connection::{Connection, IbEvent, State};
+use super::super::endpoints::Endpoints;
+use super::super::mad::{Mad, RESPONSE_TIMEOUT};
+use super::super::receive::Received;
+use super::super::table::Connections;
+use super::transactions::{Novelty, Standing};
+use super::{About, Told};
+use crate::abi::address::gid_of;
+use crate::apm::AlternatePath;
+
+/// The LID of an end on RoCE.
+const NO_LID: u16 = 0xffff;
+
+/// A path that the peer asks for by LAP, seen from this end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LapPath {
+    pub(crate) tid: u64,
+    /// Where the answer goes.
+    pub(crate) answer_to: Endpoints,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) flow_label: u32,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) ack_timeout: u8,
+}
+
+/// An address that the peer suggests by SAP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suggestion {
+    pub(crate) tid: u64,
+    /// Where the answer goes.
+    pub(crate) answer_to: Endpoints,
+    pub(crate) address: IpAddr,
+}
+
+/// The path of a LAP or of a REQ.
+pub(in super::super) fn cm_path(path: &AlternatePath, lid: u16) -> CmPath {
+    CmPath {
+        local_lid: lid,
+        remote_lid: lid,
+        local_gid: Gid(gid_of(path.local)),
+        remote_gid: Gid(path.remote_gid),
+        flow_label: path.flow_label,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        ack_timeout: path.ack_timeout,
+        ..CmPath::default()
+    }
+}
+
+/// A field of private data that tells the path of this end.
+fn telling<const N: usize>(c: &Connection) -> [u8; N] {
+    private_data(&c.telling()).unwrap_or([0; N])
+}
+
+pub(super) fn lap(c: &Connection, tid: u64, path: &AlternatePath) -> Mad {
+    let lap = Lap {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        remote_qpn: c.qp.remote_qpn,
+        remote_cm_response_timeout: RESPONSE_TIMEOUT,
+        alternate: cm_path(path, NO_LID),
+        private_data: telling(c),
+    };
+    CmMad::new(tid, lap).to_bytes()
+}
+
+pub(super) fn sap(c: &Connection, tid: u64, address: IpAddr) -> Mad {
+    let sap = Sap {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        remote_qpn: c.qp.remote_qpn,
+        local_lid: NO_LID,
+        local_gid: Gid(gid_of(address)),
+        private_data: telling(c),
+    };
+    CmMad::new(tid, sap).to_bytes()
+}
+
+fn apr(
+    tid: u64,
+    (local_comm_id, remote_comm_id): (u32, u32),
+    status: ApStatus,
+    better: Option<IpAddr>,
+    private_data: [u8; Apr::PRIVATE_DATA_LEN],
+) -> Mad {
+    let info = better.map(gid_of).and_then(|gid| Info::new(&gid).ok()).unwrap_or(Info::EMPTY);
+    let apr = Apr { local_comm_id, remote_comm_id, status, info, private_data };
+    CmMad::new(tid, apr).to_bytes()
+}
+
+fn spr(
+    tid: u64,
+    (local_comm_id, remote_comm_id): (u32, u32),
+    status: SprStatus,
+    private_data: [u8; Spr::PRIVATE_DATA_LEN],
+) -> Mad {
+    let spr = Spr { local_comm_id, remote_comm_id, status, info: Info::EMPTY, private_data };
+    CmMad::new(tid, spr).to_bytes()
+}
+
+/// What a LAP or SAP meets, before its content counts.
+enum Met {
+    /// The connection takes it.
+    Taken,
+    /// It gets this answer, once.
+    Refused(Refusal),
+    /// It needs no answer, or has got it.
+    Done,
+}
+
+/// The reasons for which both a LAP and a SAP are refused.
+#[derive(Clone, Copy)]
+enum Refusal {
+    UnknownId,
+    OtherQp,
+    /// Migration is not on here, or not for this peer.
+    Off,
+    /// It came from the wrong side, or the connection ends.
+    NotNow,
+}
+
+impl Connections {
+    /// Checks what LAP and SAP have in common. `from_active` tells which end may send it.
+    fn meet(
+        &mut self,
+        rx: &Received<'_>,
+        (local, remote): (u32, u32),
+        qpn: u32,
+        from_active: bool,
+    ) -> Met {
+        let Some(c) = self.named(local, remote) else { return Met::Refused(Refusal::UnknownId) };
+        if c.qp.local_qpn != qpn {
+            return Met::Refused(Refusal::OtherQp);
+        }
+        if !c.migration.is_on() {
+            return Met::Refused(Refusal::Off);
+        }
+        if c.is_active == from_active || c.owner.is_none() {
+            return Met::Refused(Refusal::NotNow);
+        }
+        match c.state {
+            State::Established => {}
+            // The peer is ahead of the message that establishes this end. It asks again.
+            State::ReqRcvd
+            | State::MraReqSent
+            | State::RepSent
+            | State::MraRepRcvd
+            | State::RepRcvd => {
+                self.counters.mads_unmatched += 1;
+                return Met::Done;
+            }
+            _ => return Met::Refused(Refusal::NotNow),
+        }
+        match c.novelty(rx.tid) {
+            Novelty::New => {
+                c.hears(rx.from);
+                Met::Taken
+            }
+            Novelty::Again(answer) => {
+                self.counters.mads_duplicate += 1;
+                self.answer(rx, answer);
+                Met::Done
+            }
+            Novelty::Old => {
+                self.counters.mads_duplicate += 1;
+                Met::Done
+            }
+        }
+    }
+
+    pub(in super::super) fn lap_received(&mut self, rx: &Received<'_>, lap: &Lap) {
+        let ids = (lap.remote_comm_id, lap.local_comm_id);
+        let local_id = ids.0;
+        let answer_to = Endpoints::answering(rx.from, 0);
+        match self.meet(rx, ids, lap.remote_qpn, true) {
+            Met::Taken => {}
+            Met::Refused(refusal) => {
+                let status = match refusal {
+                    Refusal::UnknownId => ApStatus::InvalidCommId,
+                    Refusal::OtherQp => ApStatus::InvalidQpn,
+                    Refusal::Off => ApStatus::Unsupported,
+                    Refusal::NotNow => ApStatus::Reject,
+                };
+                let apr = apr(rx.tid, ids, status, None, [0; Apr::PRIVATE_DATA_LEN]);
+                return self.answer(rx, apr);
+            }
+            Met::Done => return,
+        }
+        let Some(c) = self.get_mut(local_id) else { return };
+        match c.standing(Told::parse(&lap.private_data)) {
+            Standing::Even => {}
+            // The LAP is answered when this end has followed; until then the peer repeats it.
+            Standing::Behind(told) => return self.report(local_id, IbEvent::PeerMigrated(told)),
+            Standing::Ahead => {
+                return self.answer_lap(local_id, rx.tid, answer_to, ApStatus::Reject, None);
+            }
+        }
+        let path = LapPath {
+            tid: rx.tid,
+            answer_to,
+            local: lap.alternate.remote_gid.to_ip(),
+            remote: lap.alternate.local_gid.to_ip(),
+            flow_label: lap.alternate.flow_label,
+            traffic_class: lap.alternate.traffic_class,
+            hop_limit: lap.alternate.hop_limit,
+            ack_timeout: lap.alternate.ack_timeout,
+        };
+        self.report(local_id, IbEvent::LapReceived(path));
+    }
+
+    /// Answers a LAP. A repetition of it gets the same answer.
+    pub(crate) fn answer_lap(
+        &mut self,
+        local_id: u32,
+        tid: u64,
+        to: Endpoints,
+        status: ApStatus,
+        better: Option<IpAddr>,
+    ) {
+        let Some(c) = self.get_mut(local_id) else { return };
+        let apr = apr(tid, (c.local_id, c.remote_id), status, better, telling(c));
+        c.migration.answered = Some((tid, apr));
+        if status != ApStatus::Ok {
+            self.counters.alternates_refused += 1;
+        }
+        self.send(to, apr, Some(local_id), 0);
+    }
+
+    pub(in super::super) fn apr_received(&mut self, rx: &Received<'_>, apr: &Apr) {
+        let (local_id, remote_id) = (apr.remote_comm_id, apr.local_comm_id);
+        if self.named(local_id, remote_id).is_none() {
+            return;
+        }
+        let is_lap = self.get(local_id).is_some_and(|c| c.migration.is_lap());
+        let about = is_lap.then(|| self.finish(local_id, rx.tid)).flatten();
+        let (Some(About::Lap(path)), Some(c)) = (about, self.get_mut(local_id)) else {
+            self.counters.mads_unmatched += 1;
+            return;
+        };
+        c.hears(rx.from);
+        c.migration.last_apr = Some(apr.status);
+        let standing = c.standing(Told::parse(&apr.private_data));
+        let better = apr.info.as_slice().try_into().ok().map(|gid| Gid(gid).to_ip());
+        let is_even = standing == Standing::Even;
+        self.report(local_id, IbEvent::AprReceived { status: apr.status, better, path, is_even });
+        if let Standing::Behind(told) = standing {
+            self.report(local_id, IbEvent::PeerMigrated(told));
+        }
+    }
+
+    pub(in super::super) fn sap_received(&mut self, rx: &Received<'_>, sap: &Sap) {
+        let ids = (sap.remote_comm_id, sap.local_comm_id);
+        let local_id = ids.0;
+        let answer_to = Endpoints::answering(rx.from, 0);
+        match self.meet(rx, ids, sap.remote_qpn, false) {
+            Met::Taken => {}
+            Met::Refused(_) => {
+                let none = [0; Spr::PRIVATE_DATA_LEN];
+                return self.answer(rx, spr(rx.tid, ids, SprStatus::Reject, none));
+            }
+            Met::Done => return,
+        }
+        let Some(c) = self.get_mut(local_id) else { return };
+        let is_lap = c.migration.is_lap();
+        match c.standing(Told::parse(&sap.private_data)) {
+            Standing::Even if !is_lap => {}
+            Standing::Even | Standing::Ahead => {
+                return self.answer_sap(local_id, rx.tid, answer_to, SprStatus::Busy);
+            }
+            Standing::Behind(told) => {
+                self.answer_sap(local_id, rx.tid, answer_to, SprStatus::Busy);
+                return self.report(local_id, IbEvent::PeerMigrated(told));
+            }
+        }
+        let address = sap.local_gid.to_ip();
+        let suggestion = Suggestion { tid: rx.tid, answer_to, address };
+        self.report(local_id, IbEvent::SapReceived(suggestion));
+    }
+
+    /// Answers a SAP. A repetition of it gets the same answer.
+    pub(crate) fn answer_sap(&mut self, local_id: u32, tid: u64, to: Endpoints, status: SprStatus) {
+        let Some(c) = self.get_mut(local_id) else { return };
+        let spr = spr(tid, (c.local_id, c.remote_id), status, telling(c));
+        c.migration.answered = Some((tid, spr));
+        self.send(to, spr, Some(local_id), 0);
+    }
+
+    pub(in super::super) fn spr_received(&mut self, rx: &Received<'_>, spr: &Spr) {
+        let (local_id, remote_id) = (spr.remote_comm_id, spr.local_comm_id);
+        if self.named(local_id, remote_id).is_none() {
+            return;
+        }
+        let is_lap = self.get(local_id).is_none_or(|c| c.migration.is_lap());
+        let about = (!is_lap).then(|| self.finish(local_id, rx.tid)).flatten();
+        let (Some(About::Sap(_)), Some(c)) = (about, self.get_mut(local_id)) else {
+            self.counters.mads_unmatched += 1;
+            return;
+        };
+        c.hears(rx.from);
+        c.migration.last_spr = Some(spr.status);
+        let standing = c.standing(Told::parse(&spr.private_data));
+        self.report(local_id, IbEvent::SprReceived(spr.status));
+        if let Standing::Behind(told) = standing {
+            self.report(local_id, IbEvent::PeerMigrated(told));
+        }
+    }
+}
