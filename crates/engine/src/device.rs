@@ -34,6 +34,7 @@ pub(crate) fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
 const CAP_RESIZE_MAX_WR: u32 = 1;
 const CAP_BAD_PKEY_CNTR: u32 = 1 << 1;
 const CAP_BAD_QKEY_CNTR: u32 = 1 << 2;
+const CAP_AUTO_PATH_MIG: u32 = 1 << 4;
 const CAP_CURR_QP_STATE_MOD: u32 = 1 << 7;
 const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
@@ -63,6 +64,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         device_cap_flags: CAP_RESIZE_MAX_WR
             | CAP_BAD_PKEY_CNTR
             | CAP_BAD_QKEY_CNTR
+            | CAP_AUTO_PATH_MIG
             | CAP_CURR_QP_STATE_MOD
             | CAP_PORT_ACTIVE_EVENT
             | CAP_SYS_IMAGE_GUID

@@ -1,5 +1,6 @@
 //! Queue pairs of verbs. Each has a number on a lane.
 
+mod alternate;
 mod frozen;
 
 use std::cell::Cell;
@@ -314,6 +315,7 @@ impl QueuePair for Qp {
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let address = self.check_attributes(attr, mask)?;
+        let alternate = self.resolve_alternate(attr, mask)?;
         let connected = self.qp_type != QpType::Ud;
         let stops = matches!(attr.state, QpState::Err | QpState::Reset);
         if stops && mask.contains(QpAttrMask::STATE) {
@@ -323,11 +325,22 @@ impl QueuePair for Qp {
             let before = visit.qp.state();
             let refused = |e| Error::invalid(format!("queue pair {:#x}: {e}", self.qpn));
             // Do what can fail first, so that a failure changes nothing.
-            if let Some(to) = address.filter(|_| connected) {
+            let (address, alternate) =
+                (address.filter(|_| connected), alternate.filter(|_| connected));
+            if address.is_some() || alternate.is_some() {
                 visit.qp.check_modify(attr, mask).map_err(refused)?;
+            }
+            if let Some(to) = address {
                 let named = mask.contains(QpAttrMask::DEST_QPN);
                 let dest = if named { attr.dest_qpn } else { visit.qp.query().dest_qpn };
                 self.attach(visit, dest, to)?;
+            }
+            if let Some(to) = alternate {
+                Self::load(visit, to).inspect_err(|_| {
+                    if before == QpState::Init {
+                        visit.detach();
+                    }
+                })?;
             }
             visit.qp.modify(attr, mask, &mut visit.host).map_err(refused)?;
             let state = visit.qp.state();

@@ -32,9 +32,11 @@ impl<Q> Lane<Q> {
             PathEvent::ActiveChanged { peer, from, reason, .. } => {
                 let still_alive = matches!(reason, Reason::Primary | Reason::Association);
                 self.path_changed(peer, from.filter(|_| !still_alive), out);
+                self.alternate_changed(peer, out);
             }
             PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {
                 self.path_changed(peer, None, out);
+                self.alternate_changed(peer, out);
             }
             PathEvent::WindowOpened { .. } => self.shared.window_opened = true,
             PathEvent::PathDead { path, .. } => {
@@ -83,6 +85,14 @@ impl<Q> Lane<Q> {
         let qpns: Vec<u32> = self.shared.paths.qpns_of(peer).collect();
         for qpn in qpns {
             self.tell(qpn, out, |v| v.qp.on_path_change(now, dead, &mut v.host));
+        }
+    }
+
+    /// Tells those queue pairs that have the peer in reserve.
+    fn alternate_changed<O: Outside<Q>>(&mut self, peer: PeerId, out: &mut O) {
+        let now = self.shared.now;
+        for qpn in self.shared.paths.reserved_by(peer) {
+            self.tell(qpn, out, |v| v.qp.on_alternate_change(now, &mut v.host));
         }
     }
 

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use polypath_paths::{AttachError, PathManager, PathOptions};
 use polypath_transport::{
-    Access, AtomicOp, Burst, EarlyRoom, Explanation, Fault, Host, Memory, Observer, Paths,
-    QueuePair, Queues, RemoteAccess, RemoteKey, ThawError, Unread,
+    Access, AtomicOp, Burst, EarlyRoom, Explanation, Fault, Host, Memory, MigrationNews, Observer,
+    Paths, QueuePair, Queues, RemoteAccess, RemoteKey, ThawError, Unread,
 };
 use polypath_types::{
     Completion, CqSide, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Sge,
@@ -56,6 +56,7 @@ pub struct QpHost<'a, Q, O> {
     pub own: &'a Q,
     /// The receiver of the queue pair's effects.
     pub out: &'a mut O,
+    peer: &'a mut Option<PeerId>,
 }
 
 impl<Q, O> QpHost<'_, Q, O> {
@@ -82,7 +83,6 @@ pub struct Visit<'a, Q, O> {
     pub qp: &'a mut QueuePair,
     /// The argument for the queue pair's methods.
     pub host: QpHost<'a, Q, O>,
-    peer: &'a mut Option<PeerId>,
 }
 
 impl<Q, O> Visit<'_, Q, O> {
@@ -100,7 +100,7 @@ impl<Q, O> Visit<'_, Q, O> {
     ) -> Result<(), AttachError> {
         let Shared { now, paths, .. } = &mut *self.host.shared;
         let peer = paths.reattach(*now, self.host.qpn, remote_qpn, local, remote, options)?;
-        *self.peer = Some(peer);
+        *self.host.peer = Some(peer);
         self.qp.set_peer(peer);
         Ok(())
     }
@@ -109,11 +109,35 @@ impl<Q, O> Visit<'_, Q, O> {
     pub fn detach(&mut self) {
         let Shared { now, paths, .. } = &mut *self.host.shared;
         paths.detach(*now, self.host.qpn);
-        *self.peer = None;
+        *self.host.peer = None;
     }
 }
 
 impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
+    /// Loads an alternate path between these addresses, to which the queue pair may migrate. It must be
+    /// attached.
+    ///
+    /// # Errors
+    /// Those of [`PathManager::set_alternate`]; nothing has changed then.
+    pub fn set_alternate(
+        &mut self,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<(), AttachError> {
+        let Shared { now, paths, .. } = &mut *self.host.shared;
+        let alternate = paths.set_alternate(*now, self.host.qpn, local, remote, options)?;
+        self.qp.set_alternate(Some(alternate), &mut self.host);
+        Ok(())
+    }
+
+    /// Takes the alternate path from the queue pair. It is not ready to migrate any more.
+    pub fn clear_alternate(&mut self) {
+        self.qp.set_alternate(None, &mut self.host);
+        let Shared { now, paths, .. } = &mut *self.host.shared;
+        paths.clear_alternate(*now, self.host.qpn);
+    }
+
     /// Ends the queue pair and returns it as bytes ([`QueuePair::freeze`]). It is replaced by a new
     /// queue pair in RESET with the same peer.
     pub fn freeze(&mut self) -> Vec<u8> {
@@ -141,7 +165,7 @@ impl<Q, O: Outside<Q>> Visit<'_, Q, O> {
                 format!("the bytes are of queue pair {there:#x}, but this is queue pair {here:#x}");
             return Err(ThawError::Contradiction(text));
         }
-        if let Some(peer) = *self.peer {
+        if let Some(peer) = *self.host.peer {
             qp.set_peer(peer);
         }
         *self.qp = qp;
@@ -164,8 +188,8 @@ impl<Q> Entry<Q> {
         out: &'a mut O,
     ) -> Visit<'a, Q, O> {
         let qpn = self.qp.config().qpn;
-        let host = QpHost { qpn, shared, own: &self.own, out };
-        Visit { qp: &mut self.qp, host, peer: &mut self.peer }
+        let host = QpHost { qpn, shared, own: &self.own, out, peer: &mut self.peer };
+        Visit { qp: &mut self.qp, host }
     }
 }
 
@@ -269,6 +293,17 @@ impl<Q, O: Outside<Q>> Observer for QpHost<'_, Q, O> {
     fn explain(&mut self, explanation: Explanation) {
         self.out.explain(self.own, &self.shared.paths, explanation);
     }
+
+    fn migration(&mut self, news: MigrationNews) {
+        let Shared { now, paths, .. } = &mut *self.shared;
+        // Both paths are known only until the queue pair has left the first one.
+        self.out.migration(self.own, paths, self.qpn, news);
+        if let MigrationNews::Migrated(_) = news
+            && let Some(peer) = paths.migrate(*now, self.qpn)
+        {
+            *self.peer = Some(peer);
+        }
+    }
 }
 
 impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
@@ -281,6 +316,10 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     fn route_without_window(&self, peer: PeerId) -> Option<PathId> {
         let route = self.route(peer)?;
         Some(self.shared.paths.with_buffer(peer, route.path))
+    }
+
+    fn is_reachable(&self, peer: PeerId) -> bool {
+        self.shared.paths.is_reachable(peer)
     }
 
     #[inline]

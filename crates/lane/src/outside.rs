@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
-use polypath_transport::{Burst, Explanation, Memory, QpCounters, Segment, Unread};
+use polypath_transport::{Burst, Explanation, Memory, MigrationNews, QpCounters, Segment, Unread};
 use polypath_types::{Completion, CqSide, PathId, QpEvent, RecvWr};
 use polypath_wire::packet::Packet;
 
@@ -70,6 +70,9 @@ pub trait Outside<Q> {
     fn overran(&mut self, _own: &Q, _qpn: u32) {}
     /// Reports that a queue pair is destroyed, with its final counters.
     fn removed(&mut self, _own: &Q, _counters: &QpCounters) {}
+    /// Reports what happened to the two paths of a queue pair, which `paths` still knows
+    /// ([`PathManager::both_paths`]).
+    fn migration(&mut self, _own: &Q, _paths: &PathManager, _qpn: u32, _news: MigrationNews) {}
     /// Reports a datagram with a wrong Q_Key (IBTA 10.2.5).
     fn qkey_violation(&mut self, _own: &Q) {}
     /// Reports a packet for a queue pair that came on a valid path. The queue pair handles it next.

@@ -2,7 +2,8 @@
 
 use core::net::IpAddr;
 
-use polypath_paths::{Handled, PathManager, PathTag, is_marked};
+use polypath_paths::{Found, Handled, PathManager, PathTag, is_marked};
+use polypath_transport::CameBy;
 use polypath_types::{PathId, PathKind, QpType};
 use polypath_wire::grh::Grh;
 use polypath_wire::opcode::Opcode;
@@ -130,18 +131,30 @@ impl<Q> Lane<Q> {
             let peer = entry.peer.ok_or(Refusal::WrongSource)?;
             let tag = packet.headers.mp;
             let tag = tag.map(|mp| PathTag { id: mp.path_id, generation: mp.generation });
-            let path = self
-                .shared
-                .paths
-                .classify(peer, arrival.src, arrival.dst, arrival.kind, tag, arrival.len)
-                .map_err(|_| Refusal::WrongSource)?;
+            let paths = &mut self.shared.paths;
+            let (path, by) = match entry.qp.alternate() {
+                None => paths
+                    .classify(peer, arrival.src, arrival.dst, arrival.kind, tag, arrival.len)
+                    .map(|path| (path, CameBy::PRIMARY)),
+                Some(alternate) => paths
+                    .classify_with(
+                        (peer, alternate),
+                        (arrival.src, arrival.dst, arrival.kind),
+                        tag,
+                        arrival.len,
+                    )
+                    .map(|Found { path, primary, alternate }| {
+                        (path, CameBy { primary, alternate })
+                    }),
+            }
+            .map_err(|_| Refusal::WrongSource)?;
             heed_marks(&mut self.shared, path, arrival, packet);
             if packet.opcode() == Opcode::CNP {
                 return Ok(());
             }
             out.accepted(&entry.own, path, packet);
             let mut visit = entry.visit(&mut self.shared, out);
-            visit.qp.handle_packet(now, packet, path, None, &mut visit.host);
+            visit.qp.handle_packet_by(now, packet, (path, by), None, &mut visit.host);
         }
         // A queue pair may answer even if its requests wait for a window.
         entry.blocked = false;

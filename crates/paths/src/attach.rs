@@ -63,14 +63,14 @@ impl PathManager {
         self.advance(now);
         let index = self.peer_for(remote_qpn, local, remote, options)?;
         if index != before {
-            self.detach(now, qpn);
+            self.leave_peer(Qpn(qpn));
         }
         self.attach_to(index, Qpn(qpn), remote_qpn);
         Ok(index)
     }
 
     /// The peer with this lane and these addresses, a new one if there is none.
-    fn peer_for(
+    pub(crate) fn peer_for(
         &mut self,
         remote_qpn: u32,
         local: IpAddr,
@@ -91,14 +91,16 @@ impl PathManager {
         }
     }
 
-    fn attach_to(&mut self, index: PeerId, qpn: Qpn, remote_qpn: u32) {
+    pub(crate) fn attach_to(&mut self, index: PeerId, qpn: Qpn, remote_qpn: u32) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
         peer.detours.remove(&qpn);
         peer.own_policies.set(qpn, self.usage.queue_pairs.get(&qpn.0).copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
         let (agreed, tell, tries, notified_at) = (false, false, 0, None);
-        self.qps.insert(qpn, Qp { peer: index, remote_qpn, agreed, tell, tries, notified_at });
+        let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
+        let qp = Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at };
+        self.qps.insert(qpn, qp);
         // While no queue pair used it, nothing was probed.
         if let Some(index) = association
             && let Some(a) = self.associations.get_mut(index)
@@ -174,19 +176,33 @@ impl PathManager {
     pub fn detach(&mut self, now: Duration, qpn: u32) {
         self.advance(now);
         let qpn = Qpn(qpn);
+        self.leave_peer(qpn);
         let Some(qp) = self.qps.remove(&qpn) else { return };
+        self.unreserve(qpn, qp.alternate);
+    }
+
+    /// Takes a queue pair from its peer; its alternate path stays.
+    pub(crate) fn leave_peer(&mut self, qpn: Qpn) {
+        let Some(index) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
         self.timers.set(Timer::Hello(qpn), None);
-        let Some(peer) = self.peers.get_mut(qp.peer) else { return };
+        let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.remove(&qpn);
         peer.detours.remove(&qpn);
         peer.policy.forget(qpn.0);
         peer.own_policies.set(qpn, None);
+        self.remove_if_unused(index);
+    }
+
+    /// Forgets a peer that no queue pair uses, or lets its association say farewell.
+    pub(crate) fn remove_if_unused(&mut self, index: PeerId) {
+        let Some(peer) = self.peers.get(index) else { return };
         if !peer.qpns.is_empty() {
             return;
         }
         match peer.association {
             Some(a) => self.maybe_unused(a),
-            None => self.remove_peer(qp.peer),
+            None if peer.reserved.is_empty() => self.remove_peer(index),
+            None => {}
         }
     }
 

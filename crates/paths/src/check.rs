@@ -51,6 +51,10 @@ impl PathManager {
                     "queue pair {qpn:#x} is not of {index:?}"
                 );
             }
+            for qpn in &peer.reserved {
+                let alternate = self.qps.get(qpn).and_then(|qp| qp.alternate);
+                hold!(alternate == Some(index), "{index:?} is not the alternate of {qpn:#x}");
+            }
             self.check_peer(index, peer)?;
         }
         for (qpn, qp) in &self.qps {
@@ -59,6 +63,12 @@ impl PathManager {
                 peer.is_some_and(|p| p.qpns.contains(qpn)),
                 "queue pair {qpn:#x} is unknown to its peer {:?}",
                 qp.peer
+            );
+            let alternate = qp.alternate.map(|peer| self.peers.get(peer));
+            hold!(
+                alternate.is_none_or(|p| p.is_some_and(|p| p.reserved.contains(qpn))),
+                "queue pair {qpn:#x} is unknown to its alternate {:?}",
+                qp.alternate
             );
         }
         Ok(())
@@ -100,7 +110,7 @@ impl PathManager {
             "{index:?} is known as plain, and has {association:?}"
         );
         hold!(
-            !peer.qpns.is_empty() || association.is_some(),
+            !peer.qpns.is_empty() || !peer.reserved.is_empty() || association.is_some(),
             "{index:?} has neither queue pairs nor an association"
         );
         peer.own_policies.check()?;

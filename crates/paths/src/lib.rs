@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod alternate;
 mod association;
 mod associations;
 mod attach;
@@ -51,6 +52,7 @@ mod types;
 mod ud;
 mod usage;
 
+pub use alternate::Found;
 pub use config::{
     AffinityRule, Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode,
     PathOptions, PeerMode, Primary, PrimaryReselect, Usage,

@@ -44,6 +44,8 @@ type Picked = (PathId, u32, Option<PathId>);
 pub(crate) struct Qp {
     pub(crate) peer: PeerId,
     pub(crate) remote_qpn: u32,
+    /// The peer that it may migrate to.
+    pub(crate) alternate: Option<PeerId>,
     pub(crate) agreed: bool,
     /// Whether a HELLO is due although the queue pair is agreed.
     pub(crate) tell: bool,
@@ -303,7 +305,12 @@ impl PathManager {
     }
 
     #[inline]
-    fn find_path(&self, peer: PeerId, line: Line, tag: Option<PathTag>) -> Result<PathId, Refused> {
+    pub(crate) fn find_path(
+        &self,
+        peer: PeerId,
+        line: Line,
+        tag: Option<PathTag>,
+    ) -> Result<PathId, Refused> {
         let peer = self.peers.get(peer).ok_or(Refused::NoQueuePair)?;
         let fits = |index: PathId| self.paths.get(index).is_some_and(|p| p.address.line() == line);
         let association = peer.association.and_then(|a| self.associations.get(a));

@@ -59,7 +59,8 @@ pub(crate) struct Detour {
 /// - Detours are of its queue pairs, by paths of its association. So are policies of single queue pairs.
 /// - `pending` is not `association`: a peer that joins an association does not keep it as pending. A
 ///   `plain` peer has no association.
-/// - A peer without queue pairs has an association, which has yet to say farewell.
+/// - A peer without queue pairs is the alternate of some, or has an association, which has yet to say
+///   farewell.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
@@ -79,6 +80,8 @@ pub(crate) struct Peer {
     /// When it was last told by which association it is known here, apart from handshakes that are due.
     pub(crate) told_at: Option<Duration>,
     pub(crate) qpns: BTreeSet<Qpn>,
+    /// The queue pairs that may migrate to it, or have migrated to it.
+    pub(crate) reserved: BTreeSet<Qpn>,
     pub(crate) outage: Option<Outage>,
     /// A queue pair waits for room in the window of one of its paths.
     pub(crate) blocked: bool,
@@ -106,6 +109,7 @@ impl Peer {
             nonce,
             told_at: None,
             qpns: BTreeSet::new(),
+            reserved: BTreeSet::new(),
             outage: None,
             blocked: false,
             plain: false,

@@ -122,6 +122,9 @@ pub enum AttachError {
     /// The queue pair number is attached already.
     #[error("queue pair {0:#x} is attached already")]
     Attached(u32),
+    /// It has no peer yet.
+    #[error("queue pair {0:#x} is not attached: its alternate path is set after its primary one")]
+    NotAttached(u32),
     /// The addresses are of different families.
     #[error("local and remote address are not of the same family")]
     Family,

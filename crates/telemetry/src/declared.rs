@@ -329,6 +329,9 @@ counters! {
         /// Times that everything outstanding on a dead path was sent on another.
         #[unit(Times)]
         pub failovers: u64,
+        /// Times it changed to its alternate path (automatic path migration).
+        #[unit(Times)]
+        pub migrations: u64,
         /// NAKs "PSN sequence error" received: the peer missed a packet.
         #[unit(Packets)]
         pub naks_sequence_received: u64,
@@ -380,6 +383,10 @@ counters! {
         /// Packets of a path that was given up: usual after a fail-over.
         #[unit(Packets)]
         pub dropped_generation: u64,
+        /// Packets that came by the alternate path while the primary one was in use: usual for a moment
+        /// after a migration.
+        #[unit(Packets)]
+        pub dropped_inactive_path: u64,
         /// Packets that the reorder buffer could not take, and READs and atomics that were repeated
         /// while too many answers waited.
         #[unit(Packets)]
@@ -409,6 +416,7 @@ impl QpCounters {
         self.dropped_state
             + self.dropped_service
             + self.dropped_generation
+            + self.dropped_inactive_path
             + self.dropped_reorder
             + self.dropped_no_original
             + self.dropped_qkey

@@ -6,7 +6,9 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Errno, Field, InterfaceName, Micros, PathName, Qpn, Reason, Value, Words};
+use crate::words::{
+    Errno, Field, InterfaceName, Micros, MigrationCause, PathName, Qpn, Reason, Value, Words,
+};
 
 /// The importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +195,46 @@ events! {
             from: PathName,
             /// The path taken.
             to: PathName,
+        },
+        /// A queue pair has changed to its alternate path (automatic path migration).
+        #[event("migrated", Warning, "queue pair {qpn} migrates from {from} to {to}: {cause}")]
+        Migrated {
+            /// The queue pair.
+            qpn: Qpn,
+            /// The path left.
+            from: Option<PathName>,
+            /// The path taken.
+            to: Option<PathName>,
+            /// The reason.
+            cause: MigrationCause,
+        },
+        /// Both ends of a connection have an alternate path loaded: either may migrate.
+        #[event("migration_armed", Note, "queue pair {qpn} can migrate to {alternate}")]
+        MigrationArmed {
+            /// The queue pair.
+            qpn: Qpn,
+            /// Its alternate path.
+            alternate: Option<PathName>,
+        },
+        /// The alternate path of a queue pair cannot be used any more.
+        #[event("alternate_lost", Warning, "queue pair {qpn} has lost its alternate path {alternate}")]
+        AlternateLost {
+            /// The queue pair.
+            qpn: Qpn,
+            /// Its alternate path.
+            alternate: Option<PathName>,
+        },
+        /// A queue pair ran out of retries, and its alternate path does not lead to the peer either.
+        #[event(
+            "migration_failed",
+            Error,
+            "queue pair {qpn} cannot migrate: its alternate path {alternate} leads nowhere either"
+        )]
+        MigrationFailed {
+            /// The queue pair.
+            qpn: Qpn,
+            /// Its alternate path.
+            alternate: Option<PathName>,
         },
         /// A queue pair failed, or dropped something.
         #[event("queue_pair_error", Error, "{text}")]

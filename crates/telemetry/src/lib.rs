@@ -26,4 +26,4 @@ pub use declared::{
     QpCounters,
 };
 pub use event::{Event, EventKind, Level, Occurrence};
-pub use words::{Errno, InterfaceName, Micros, PathName, Qpn, Reason, Value};
+pub use words::{Errno, InterfaceName, Micros, MigrationCause, PathName, Qpn, Reason, Value};

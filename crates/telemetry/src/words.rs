@@ -203,6 +203,50 @@ impl fmt::Display for Reason {
     }
 }
 
+/// The reason why a queue pair changed to its alternate path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MigrationCause {
+    /// The program, or the connection manager for it, set the migration state.
+    Software,
+    /// The peer had migrated.
+    Peer,
+    /// The retries were used up.
+    Retries,
+    /// The primary path lost its local link or address, or was taken down.
+    PathLost,
+    /// The primary path was silent while the alternate one answered.
+    Silence,
+}
+
+impl MigrationCause {
+    /// All causes.
+    pub const ALL: [Self; 5] =
+        [Self::Software, Self::Peer, Self::Retries, Self::PathLost, Self::Silence];
+
+    /// The name for programs: one word with underscores.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Peer => "peer",
+            Self::Retries => "retries",
+            Self::PathLost => "path_lost",
+            Self::Silence => "silence",
+        }
+    }
+}
+
+impl fmt::Display for MigrationCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Software => "asked for",
+            Self::Peer => "the peer has migrated",
+            Self::Retries => "no retries left",
+            Self::PathLost => "the primary path is lost here",
+            Self::Silence => "the primary path is silent, the alternate one answers",
+        })
+    }
+}
+
 /// The value of an event's field, for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -259,6 +303,7 @@ fields! {
     u32: number => Value::Number((*number).into());
     u64: number => Value::Number(*number);
     Reason: reason => Value::Text(reason.name().to_owned());
+    MigrationCause: cause => Value::Text(cause.name().to_owned());
     Errno: errno => Value::Text(errno.name_or_number());
 }
 

@@ -10,11 +10,10 @@ use crate::burst::Burst;
 use crate::explanation::{Explanation, What};
 use crate::host::{Host, Unread};
 use crate::memory::{RemoteAccess, RemoteKey};
+use crate::migration::Migration;
 use crate::responder::REORDER_LIMIT;
 use polypath_telemetry::QpCounters;
-use polypath_types::{
-    Access, MigState, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType, Twin,
-};
+use polypath_types::{Access, PathId, PeerId, QpAttr, QpConfig, QpEvent, QpState, QpType, Twin};
 
 /// The limit of sequence numbers in flight to a peer that has not said how many it takes.
 ///
@@ -38,6 +37,7 @@ pub(crate) struct Core {
     pub(crate) reads_blocks: bool,
     /// Whether the peer takes requests for parts of a READ for one request.
     pub(crate) joins_reads: bool,
+    pub(crate) migration: Migration,
     pub(crate) counters: QpCounters,
     /// The protection domain that the peer's requests are checked against: our own, or for an XRC
     /// target that of the shared receive queue that the current request names (IBTA A14.2).
@@ -61,6 +61,7 @@ impl Core {
             in_flight_max: PSNS_MIN,
             reads_blocks: false,
             joins_reads: false,
+            migration: Migration::default(),
             counters: QpCounters::default(),
             peer_pd: config.pd,
             service: service(config.qp_type),
@@ -77,6 +78,7 @@ impl Core {
         self.in_flight_max = PSNS_MIN;
         self.reads_blocks = false;
         self.joins_reads = false;
+        self.migration = Migration::default();
         self.broken = false;
         self.established = false;
     }
@@ -104,7 +106,7 @@ impl Core {
     #[inline]
     pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
         Bth {
-            mig_req: self.attr.path_mig_state == MigState::Migrated,
+            mig_req: self.migration.mig_req(self.attr.path_mig_state),
             dest_qpn: self.attr.dest_qpn,
             psn,
             ..Bth::new(Opcode(opcode.0 | self.service))

@@ -9,6 +9,7 @@ use polypath_types::{
 use crate::burst::Burst;
 use crate::explanation::Explanation;
 use crate::memory::Memory;
+use crate::migration::MigrationNews;
 
 /// Says that [`Host::transmit`] could not send all packets because the payload can't be read:
 /// [`crate::Fault::Gone`].
@@ -53,6 +54,11 @@ pub trait Paths {
     /// The route for packets that use only one path to the peer. `None` if no path lives: ask again
     /// after [`crate::QueuePair::on_path_change`]. This changes nothing.
     fn route(&self, peer: PeerId) -> Option<Route>;
+    /// Whether a path to the peer lives. Other than for [`Paths::route`], a peer whose path is given back
+    /// for retries to run out on it is not reachable. By default these are the same.
+    fn is_reachable(&self, peer: PeerId) -> bool {
+        self.route(peer).is_some()
+    }
     /// Where to send the packets that a queue pair wants to send next. By default this is the only
     /// route.
     fn pick(&mut self, peer: PeerId, _want: &Want) -> Pick {
@@ -107,6 +113,10 @@ pub trait Paths {
 pub trait Observer {
     /// Reports an asynchronous event.
     fn event(&mut self, event: QpEvent);
+    /// Reports what happened to its two paths. After [`MigrationNews::Migrated`], nothing is outstanding on
+    /// the former primary path, and the peer is the alternate one
+    /// ([`crate::QueuePair::set_alternate`]).
+    fn migration(&mut self, _news: MigrationNews) {}
     /// Reports why a queue pair went wrong, for the log and for `polypath status`.
     fn explain(&mut self, explanation: Explanation);
 }

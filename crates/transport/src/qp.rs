@@ -8,6 +8,7 @@ use polypath_wire::packet::Packet;
 use crate::REACH;
 use crate::common::Core;
 use crate::host::Host;
+use crate::migration::{self, CameBy};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
@@ -15,7 +16,7 @@ use crate::sq;
 use crate::state::{self, ModifyError};
 use crate::transmit_state::TransmitState;
 use crate::unreliable::{Sender, UcReceiver, UdReceiver};
-use polypath_telemetry::QpCounters;
+use polypath_telemetry::{MigrationCause, QpCounters};
 use polypath_types::{
     MigState, PathId, PeerAbilities, PeerId, PostError, QpAttr, QpAttrMask as M, QpConfig, QpEvent,
     QpState, QpType, RecvWr, SendWr, UdDestination,
@@ -81,7 +82,18 @@ impl QueuePair {
         let core = &self.core;
         let mask = state::relevant(core.config.qp_type, mask);
         let draining = core.attr.sq_draining;
-        state::check(core.config.qp_type, core.attr.state, draining, attr, mask).map(drop)
+        let to = state::check(core.config.qp_type, core.attr.state, draining, attr, mask)?;
+        self.check_wish(attr, mask, to).map(drop)
+    }
+
+    /// Checks what the attributes say about migration. Returns whether the queue pair is to migrate.
+    fn check_wish(&self, attr: &QpAttr, mask: M, to: QpState) -> Result<bool, ModifyError> {
+        if !mask.contains(M::PATH_MIG_STATE) {
+            return Ok(false);
+        }
+        let now = &self.core.attr;
+        let loaded = now.alt_port_num != 0 || mask.contains(M::ALT_PATH);
+        migration::check_wish(now.path_mig_state, attr.path_mig_state, to, loaded)
     }
 
     /// Changes state and attributes as `ibv_modify_qp` does.
@@ -94,10 +106,12 @@ impl QueuePair {
         mask: M,
         host: &mut H,
     ) -> Result<(), ModifyError> {
-        let core = &mut self.core;
+        let core = &self.core;
         let mask = state::relevant(core.config.qp_type, mask);
         let from = core.attr.state;
         let to = state::check(core.config.qp_type, from, core.attr.sq_draining, attr, mask)?;
+        let migrates = self.check_wish(attr, mask, to)?;
+        let core = &mut self.core;
         if to == QpState::Reset {
             self.reset(host);
             return Ok(());
@@ -120,6 +134,11 @@ impl QueuePair {
             _ => {}
         }
         self.core.attr.state = to;
+        if migrates {
+            self.migrate(MigrationCause::Software, host);
+        } else if mask.contains(M::PATH_MIG_STATE) && attr.path_mig_state == MigState::Rearm {
+            self.core.migration.begin();
+        }
         match &mut self.halves {
             Halves::Rc(rc) => {
                 rc.0.wake();
@@ -222,6 +241,9 @@ impl QueuePair {
     /// everything that may have met one.
     #[inline]
     fn fail_if_broken<H: Host>(&mut self, host: &mut H) {
+        if let Some(cause) = self.core.migration.due {
+            self.migrate(cause, host);
+        }
         if self.core.broken {
             self.enter_error(host);
         }
@@ -344,6 +366,19 @@ impl QueuePair {
         grh: Option<&[u8; 40]>,
         host: &mut H,
     ) {
+        self.handle_packet_by(now, packet, (from, CameBy::PRIMARY), grh, host);
+    }
+
+    /// The same, if the queue pair may have an alternate path: `by` says which of the two the path is.
+    #[inline]
+    pub fn handle_packet_by<H: Host>(
+        &mut self,
+        now: Duration,
+        packet: &Packet<'_>,
+        (from, by): (PathId, CameBy),
+        grh: Option<&[u8; 40]>,
+        host: &mut H,
+    ) {
         let core = &mut self.core;
         core.counters.received_packets += 1;
         core.counters.received_bytes += packet.payload.len() as u64;
@@ -351,6 +386,11 @@ impl QueuePair {
             core.counters.dropped_state += 1;
             return;
         }
+        let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed;
+        if !(settled && by.primary) && !self.admit(packet, by, host) {
+            return;
+        }
+        let core = &mut self.core;
         let opcode = packet.headers.bth.opcode;
         match (&mut self.halves, opcode.service()) {
             (Halves::Rc(rc), PacketService::Rc | PacketService::Mp)
@@ -396,6 +436,9 @@ impl QueuePair {
         {
             self.flush_late(host);
             return TransmitState::Idle;
+        }
+        if self.has_migration_work() {
+            self.see_to_migration(now, host);
         }
         let state = match &mut self.halves {
             Halves::Rc(rc) => {
@@ -454,6 +497,7 @@ impl QueuePair {
             Halves::Rc(rc) => {
                 rc.0.is_ready()
                     || rc.1.is_ready()
+                    || self.has_migration_work()
                     || (self.core.attr.state == QpState::Err && rc.1.has_receives())
             }
             Halves::Uc(sender, receiver) => {
@@ -472,6 +516,7 @@ impl QueuePair {
         if let Halves::Rc(rc) = &mut self.halves {
             rc.0.handle_timeout(&mut self.core, now, host);
         }
+        self.ask_again(now, host);
         self.fail_if_broken(host);
     }
 
@@ -479,7 +524,10 @@ impl QueuePair {
     #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
         match &self.halves {
-            Halves::Rc(rc) => rc.0.deadline(&self.core),
+            Halves::Rc(rc) => match (rc.0.deadline(&self.core), self.core.migration.deadline()) {
+                (Some(own), Some(ask)) => Some(own.min(ask)),
+                (own, ask) => own.or(ask),
+            },
             _ => None,
         }
     }
@@ -517,6 +565,9 @@ impl QueuePair {
     ) {
         if matches!(self.core.attr.state, QpState::Reset | QpState::Err) {
             return;
+        }
+        if self.must_migrate(host) {
+            return self.migrate(MigrationCause::PathLost, host);
         }
         match &mut self.halves {
             Halves::Rc(rc) => {
@@ -574,10 +625,6 @@ fn assign(attr: &mut QpAttr, new: &QpAttr, mask: M) {
         MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
         PATH_MIG_STATE => path_mig_state;
         DEST_QPN => dest_qpn;
-    }
-    if mask.contains(M::PATH_MIG_STATE) && new.path_mig_state == MigState::Armed {
-        // Only the device itself sets ARMED (IBTA 17.2.8.1); a program that asks for it gets REARM.
-        attr.path_mig_state = MigState::Rearm;
     }
     attr.rq_psn &= 0xff_ffff;
     attr.sq_psn &= 0xff_ffff;

@@ -3,7 +3,7 @@
 //! The table is IBTA 11.2.5.2 as the Linux kernel enforces it for every device; anything else fails
 //! with `EINVAL`.
 
-use polypath_types::{Access, QpAttr, QpAttrMask as M, QpState as S, QpType};
+use polypath_types::{Access, MigState, QpAttr, QpAttrMask as M, QpState as S, QpType};
 
 /// The most READs and atomics in flight, each way; a device may report it as `max_qp_rd_atom`.
 pub const MAX_RD_ATOMIC: u8 = 128;
@@ -53,6 +53,16 @@ pub enum ModifyError {
     /// The send queue is still draining.
     #[error("the send queue is still draining: wait for the SQ_DRAINED event")]
     Draining,
+    /// The migration state does not change like that.
+    #[error("path_mig_state does not go from {now:?} to {wish:?}: {why}")]
+    Migration {
+        /// The migration state.
+        now: MigState,
+        /// The one asked for.
+        wish: MigState,
+        /// What to do instead.
+        why: &'static str,
+    },
     /// An attribute's value is out of range.
     #[error("{what} is out of range: {value}")]
     Value {
@@ -233,6 +243,7 @@ fn check_values(attr: &QpAttr, mask: M) -> Result<(), ModifyError> {
     check(M::ALT_PATH, "alt_pkey_index", attr.alt_pkey_index.into(), attr.alt_pkey_index == 0)?;
     check(M::DEST_QPN, "dest_qp_num", attr.dest_qpn.into(), attr.dest_qpn <= 0xff_ffff)?;
     check(M::AV, "ah_attr.is_global", 0, attr.ah.is_global)?;
+    check(M::ALT_PATH, "alt_ah_attr.is_global", 0, attr.alt_ah.is_global)?;
     check(
         M::ACCESS_FLAGS,
         "qp_access_flags",
@@ -269,6 +280,7 @@ mod tests {
         a.port_num = 1;
         a.alt_port_num = 1;
         a.ah.is_global = true;
+        a.alt_ah.is_global = true;
         a
     }
 

@@ -9,8 +9,8 @@ use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
 use polypath_telemetry::{Counters as _, Event, QpCounters, Qpn};
 use polypath_transport::{
-    Access, AtomicOp, Burst, Completion, CqSide, Explanation, Fault, FlushScope, Memory, PathId,
-    QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
+    Access, AtomicOp, Burst, Completion, CqSide, Explanation, Fault, FlushScope, Memory,
+    MigrationNews, PathId, QpEvent, RecvWr, RemoteAccess, RemoteKey, Sge,
 };
 use polypath_verbs::{AsyncEvent, AsyncKind, Element};
 
@@ -191,6 +191,17 @@ impl Outside<QpResources> for LaneIo {
         let failure = Failure { explanation, obstacle };
         own.last_error.set(Some(failure));
         self.journal.note_failure(self.now, failure);
+    }
+
+    #[cold]
+    fn migration(
+        &mut self,
+        _own: &QpResources,
+        paths: &PathManager,
+        qpn: u32,
+        news: MigrationNews,
+    ) {
+        self.note_migration(paths, qpn, news);
     }
 
     fn overran(&mut self, _own: &QpResources, qpn: u32) {

@@ -2,7 +2,7 @@
 
 use polypath_paths::{PathAddress, PathEvent, PathId, PathKind, PathManager, Reason};
 use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
-use polypath_transport::PeerId;
+use polypath_transport::{MigrationNews, PeerId};
 
 use crate::lane::LaneIo;
 
@@ -52,6 +52,21 @@ impl LaneIo {
             | PathEvent::Overflow => return,
         };
         self.note(event);
+    }
+
+    /// Records what happened to the two paths of a queue pair.
+    pub(super) fn note_migration(&mut self, paths: &PathManager, qpn: u32, news: MigrationNews) {
+        let [primary, alternate] =
+            paths.both_paths(qpn).map(|path| path.map(|path| self.name_of(paths, path)));
+        let qpn = Qpn(qpn);
+        self.note(match news {
+            MigrationNews::Migrated(cause) => {
+                Event::Migrated { qpn, from: primary, to: alternate, cause }
+            }
+            MigrationNews::Armed => Event::MigrationArmed { qpn, alternate },
+            MigrationNews::Failed => Event::MigrationFailed { qpn, alternate },
+            MigrationNews::AlternateLost => Event::AlternateLost { qpn, alternate },
+        });
     }
 
     /// The name of a path. If the path has left the set, it is the one that packets were last sent by under

@@ -108,6 +108,7 @@ impl Qp {
                 drop(visit.freeze());
                 return Err(error);
             }
+            self.reload(visit, &attr);
             visit.resume();
             Ok(())
         })?

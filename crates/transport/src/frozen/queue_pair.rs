@@ -7,6 +7,7 @@ use super::error::{ThawError, VERSION};
 use super::words;
 use crate::common::Core;
 use crate::host::Host;
+use crate::migration::Migration;
 use crate::qp::{Halves, QueuePair};
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -29,6 +30,7 @@ impl QueuePair {
         words::put_config(&mut out, &self.core.config);
         words::put_attr(&mut out, &self.core.attr);
         self.core.freeze(&mut out);
+        self.core.migration.freeze(now, &mut out);
         match &mut self.halves {
             Halves::Rc(rc) => {
                 rc.0.freeze(now, &mut out, host);
@@ -77,6 +79,7 @@ impl QueuePair {
         let mut core = Core::new(QpConfig { pd, ..config });
         words::attr(&mut from, core.config.qp_type, &mut core.attr)?;
         core.thaw(&mut from)?;
+        core.migration = Migration::thaw(core.attr.path_mig_state, now, &mut from)?;
         let halves = match core.config.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
                 let requester = Requester::thaw(&core, now, &mut from)?;

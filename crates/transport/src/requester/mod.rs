@@ -18,8 +18,12 @@ mod transmit;
 
 use core::time::Duration;
 
+use polypath_wire::ext::{Reth, XrcEth};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
+use crate::burst::{Burst, Payload};
 use crate::cause::Cause;
 use crate::common::Core;
 use crate::explanation::What;
@@ -29,7 +33,7 @@ pub(crate) use build::Stamp;
 use cover::FlushCover;
 use flight::Flight;
 use on_path::Probe;
-use polypath_types::{PathId, PostError, QpEvent, QpState, SendWr, WcStatus};
+use polypath_types::{PathId, PostError, QpEvent, QpState, QpType, SendWr, WcStatus};
 use tally::Tally;
 use timers::{Expired, Timers, probe_limit};
 pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};
@@ -230,6 +234,9 @@ impl Requester {
             Expired::Exhausted => {
                 self.flight.paths_mut().resent(now);
                 core.counters.timeouts += 1;
+                if !core.gives_up(host) {
+                    return;
+                }
                 let (retries, timeout) = (core.attr.retry_cnt, core.attr.timeout);
                 let what = What::Unacknowledged { psn: psn(una), retries, timeout };
                 core.explain(host, oldest, what);
@@ -299,6 +306,40 @@ impl Requester {
             self.urgent |= self.flight.any_lost();
             self.ready = true;
         }
+    }
+
+    /// The queue pair has migrated: what is outstanding is to be sent again, by the new path.
+    pub(crate) fn leave_paths<H: Host>(&mut self, core: &mut Core, host: &mut H) {
+        let mut tally = Tally::default();
+        self.flight.lose_on(|_| true, &mut tally);
+        if !tally.is_empty() {
+            core.counters.failovers += 1;
+        }
+        tally.lost(false, host);
+        self.flight.paths_mut().drop_probes();
+        self.urgent |= self.flight.any_lost();
+        self.held = false;
+        self.ready = true;
+    }
+
+    /// After [`Requester::leave_paths`]: timers and retries begin anew.
+    pub(crate) fn begin_anew<H: Host>(&mut self, core: &mut Core, now: Duration, host: &mut H) {
+        self.be_patient(core, now);
+        self.on_path_change(core, now, |_| false, host);
+    }
+
+    /// Sends a request that is acknowledged already: a WRITE of no bytes with the latest acknowledged
+    /// PSN. The peer takes it for a duplicate and acknowledges it again (IBTA 9.7.4.1.3).
+    pub(crate) fn repeat_acknowledged<H: Host>(&self, core: &mut Core, host: &mut H) {
+        let Some(route) = core.peer.and_then(|peer| host.route(peer)) else { return };
+        let mut headers = Headers::new(core.bth(Opcode::RC_WRITE_ONLY, psn(self.flight.una() - 1)));
+        headers.bth.ack_req = true;
+        headers.reth = Some(Reth::default());
+        headers.xrc = (core.config.qp_type == QpType::XrcSend).then_some(XrcEth { srqn: 0 });
+        let mtu = core.attr.path_mtu;
+        let burst = Burst::single(route.path, &headers, mtu, Payload::Bytes(&[]));
+        let sent = core.transmit(&burst, host);
+        debug_assert!(sent.is_ok(), "it has no payload in memory");
     }
 
     /// See [`crate::QueuePair::on_path_dead`].

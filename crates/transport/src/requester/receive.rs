@@ -292,6 +292,9 @@ impl Requester {
         {
             return true;
         }
+        if !core.gives_up(host) {
+            return false;
+        }
         let what = What::AskedForAgain { psn: psn(una), times: core.attr.retry_cnt };
         core.explain(host, Some(answer.from), what);
         self.fail_front(core, WcStatus::RetryExcErr, Cause::RetriesExhausted, host);

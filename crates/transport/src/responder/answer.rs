@@ -379,6 +379,15 @@ impl Responder {
         debug_assert!(sent.is_ok(), "it has no payload in memory");
     }
 
+    /// Sends the latest acknowledgement again, although nobody has asked for it.
+    pub(crate) fn repeat_acknowledgement<H: Host>(&self, core: &mut Core, host: &mut H) {
+        let Some(route) = core.peer.and_then(|peer| host.route(peer)) else { return };
+        let mut headers = Headers::new(core.bth(Opcode::RC_ACK, self.epsn().prev()));
+        headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: self.msn });
+        core.counters.acks_sent += 1;
+        transmit_one(core, route.path, &headers, host);
+    }
+
     /// Sends a bounded number of answers. Returns whether there are more.
     pub(crate) fn poll<H: Host>(&mut self, core: &mut Core, host: &mut H) -> bool {
         let mut bytes = 0;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use polypath_transport::{
     Access, AtomicOp, Burst, Completion, CqSide, EarlyRoom, Explanation, Fault, FlatSegment,
-    FlushScope, Host, Memory, Observer, PathId, PathTag, Paths, Payload, PeerId, QpEvent, Queues,
-    RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
+    FlushScope, Host, Memory, MigrationNews, Observer, PathId, PathTag, Paths, Payload, PeerId,
+    QpEvent, Queues, RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
 use polypath_transport::{Class, Pick, Twin, Want};
 use polypath_wire::ICRC_LEN;
@@ -49,6 +49,10 @@ pub struct SimHost {
     /// Whether paths are tagged: the lanes negotiated multi-path.
     pub tagged: bool,
     pub active: Option<usize>,
+    /// The primary and the alternate path, if the queue pair has two peers instead of a path set: the peer
+    /// by path `n` is `PeerId(APM + n)`.
+    pub apm: Option<[usize; 2]>,
+    pub migrations: Vec<MigrationNews>,
     pub window: u32,
     /// Requests go by all paths in turn, this many bytes each time; `None`: all by the active one.
     pub spread: Option<u32>,
@@ -92,6 +96,9 @@ pub struct SimHost {
     pub made_up: bool,
 }
 
+/// See [`SimHost::apm`].
+pub const APM: u32 = 10;
+
 impl SimHost {
     pub fn new(paths: usize) -> Self {
         let end = PathEnd {
@@ -111,6 +118,8 @@ impl SimHost {
             paths: vec![end; paths],
             tagged: false,
             active: Some(0),
+            apm: None,
+            migrations: Vec::new(),
             window: 128 << 10,
             spread: None,
             turn: 0,
@@ -309,15 +318,29 @@ impl Observer for SimHost {
         self.events.push(event);
     }
 
+    fn migration(&mut self, news: MigrationNews) {
+        self.migrations.push(news);
+        if let (MigrationNews::Migrated(_), Some([primary, alternate])) = (news, &mut self.apm) {
+            assert_eq!(self.paths[*primary].outstanding, 0, "given back before the path is left");
+            *primary = *alternate;
+        }
+    }
+
     fn explain(&mut self, explanation: Explanation) {
         self.explanations.push(explanation.to_string());
     }
 }
 
 impl Paths for SimHost {
-    fn route(&self, _peer: PeerId) -> Option<Route> {
-        let active = self.active?;
+    fn route(&self, peer: PeerId) -> Option<Route> {
+        let active = match self.apm {
+            None => self.active?,
+            Some(_) => (peer.0 - APM) as usize,
+        };
         let end = &self.paths[active];
+        if self.apm.is_some() && !end.alive {
+            return None;
+        }
         let window = (i64::from(self.window) - end.outstanding).max(0) as u32;
         let path = PathId(active as u32);
         Some(Route {

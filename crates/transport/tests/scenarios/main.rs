@@ -10,6 +10,7 @@ mod errors;
 mod frozen;
 mod host;
 mod loss;
+mod migration;
 mod pair;
 mod paths;
 mod patience;

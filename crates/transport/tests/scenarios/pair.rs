@@ -394,7 +394,15 @@ impl Pair {
         }
         let node = &mut self.nodes[to];
         let grh = self.grh;
-        node.qp.handle_packet(self.now, &packet, PathId(path), Some(&grh), &mut node.host);
+        let Some(ways) = node.host.apm else {
+            node.qp.handle_packet(self.now, &packet, PathId(path), Some(&grh), &mut node.host);
+            return;
+        };
+        let [primary, alternate] = ways.map(|way| way == path as usize);
+        if primary || alternate {
+            let came = (PathId(path), CameBy { primary, alternate });
+            node.qp.handle_packet_by(self.now, &packet, came, None, &mut node.host);
+        }
     }
 
     /// Runs for some time.

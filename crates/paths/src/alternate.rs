@@ -1,0 +1,225 @@
+//! Alternate paths of queue pairs (automatic path migration, IBTA 17.2.8): a second peer that a queue
+//! pair has in reserve, with addresses of its own, which may become its peer.
+//!
+//! It is for peers that know only plain RoCEv2, so no handshake goes by it. The path set of a
+//! multi-path peer does by itself what an alternate path is for.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use crate::config::PathOptions;
+use crate::id::Qpn;
+use crate::manager::PathManager;
+use crate::select::Line;
+use crate::types::{AttachError, Refused};
+use polypath_types::{PathId, PathKind, PathTag, PeerId};
+
+/// By which path a packet came, and whether that is one of its queue pair's peer, or of its alternate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The path.
+    pub path: PathId,
+    /// It is a path of the peer.
+    pub primary: bool,
+    /// It leads between the same addresses as the alternate path.
+    pub alternate: bool,
+}
+
+impl PathManager {
+    /// Loads an alternate path between these addresses, in place of the one before.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); what was loaded before stays. A queue pair that is not attached is an
+    /// error as well.
+    pub fn set_alternate(
+        &mut self,
+        now: Duration,
+        qpn: u32,
+        local: IpAddr,
+        remote: IpAddr,
+        options: PathOptions,
+    ) -> Result<PeerId, AttachError> {
+        self.advance(now);
+        let qpn = Qpn(qpn);
+        let Some(remote_qpn) = self.qps.get(&qpn).map(|qp| qp.remote_qpn) else {
+            return Err(AttachError::NotAttached(qpn.0));
+        };
+        let options = PathOptions { multipath: false, ..options };
+        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        // The new one first: the two may be the same.
+        if let Some(peer) = self.peers.get_mut(index) {
+            peer.reserved.insert(qpn);
+        }
+        let before = self.qps.get_mut(&qpn).and_then(|qp| qp.alternate.replace(index));
+        self.unreserve(qpn, before.filter(|before| *before != index));
+        Ok(index)
+    }
+
+    /// Gives up the alternate path of a queue pair, if it has one.
+    pub fn clear_alternate(&mut self, now: Duration, qpn: u32) {
+        self.advance(now);
+        let qpn = Qpn(qpn);
+        let before = self.qps.get_mut(&qpn).and_then(|qp| qp.alternate.take());
+        self.unreserve(qpn, before);
+    }
+
+    /// The queue pair changes to its alternate path, which also stays loaded. Bytes that it had in flight
+    /// must have been given to [`PathManager::lost`] before. Returns its peer from now on; `None` if it
+    /// has no alternate path.
+    pub fn migrate(&mut self, now: Duration, qpn: u32) -> Option<PeerId> {
+        self.advance(now);
+        let qpn = Qpn(qpn);
+        let qp = self.qps.get(&qpn)?;
+        let (remote_qpn, alternate) = (qp.remote_qpn, qp.alternate?);
+        if qp.peer != alternate {
+            self.leave_peer(qpn);
+            self.attach_to(alternate, qpn, remote_qpn);
+        }
+        Some(alternate)
+    }
+
+    /// The queue pairs that have the peer as their alternate, and another one as their peer.
+    pub fn reserved_by(&self, peer: PeerId) -> Vec<u32> {
+        let Some(p) = self.peers.get(peer) else { return Vec::new() };
+        p.reserved.difference(&p.qpns).map(|qpn| qpn.0).collect()
+    }
+
+    /// The main path of the peer of a queue pair, and that of its alternate.
+    pub fn both_paths(&self, qpn: u32) -> [Option<PathId>; 2] {
+        let qp = self.qps.get(&Qpn(qpn));
+        [qp.map(|qp| qp.peer), qp.and_then(|qp| qp.alternate)]
+            .map(|peer| Some(self.peers.get(peer?)?.main))
+    }
+
+    /// Whether a path to the peer lives.
+    pub fn is_reachable(&self, peer: PeerId) -> bool {
+        self.peers.get(peer).is_some_and(|p| p.outage.is_none())
+    }
+
+    /// The same as [`classify`](Self::classify), for a queue pair that has an alternate path.
+    ///
+    /// # Errors
+    /// The packet came by neither; it is counted.
+    pub fn classify_with(
+        &mut self,
+        (peer, alternate): (PeerId, PeerId),
+        (src, dst, kind): (IpAddr, IpAddr, PathKind),
+        tag: Option<PathTag>,
+        bytes: usize,
+    ) -> Result<Found, Refused> {
+        let line = Line { kind, pair: (dst, src) };
+        let reserve = if tag.is_some() { None } else { self.find_path(alternate, line, None).ok() };
+        let primary = self.find_path(peer, line, tag).is_ok();
+        let Some(reserve) = reserve.filter(|_| !primary) else {
+            let path = self.classify(peer, src, dst, kind, tag, bytes)?;
+            return Ok(Found { path, primary: true, alternate: reserve.is_some() });
+        };
+        let path = self.classify(alternate, src, dst, kind, None, bytes)?;
+        debug_assert_eq!(path, reserve);
+        Ok(Found { path, primary: false, alternate: true })
+    }
+
+    /// The alternate of a queue pair is not needed any more.
+    pub(crate) fn unreserve(&mut self, qpn: Qpn, alternate: Option<PeerId>) {
+        let Some(index) = alternate else { return };
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        peer.reserved.remove(&qpn);
+        self.remove_if_unused(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, LaneIdentity, LocalAddress};
+    use crate::types::PathEvent;
+
+    const NOW: Duration = Duration::ZERO;
+    const QPN: u32 = 0x01_0011;
+
+    fn ip(net: u8, host: u8) -> IpAddr {
+        [10, 0, net, host].into()
+    }
+
+    fn links(paths: &mut PathManager, up: [bool; 2]) {
+        let list = [0, 1].map(|n| LocalAddress {
+            ip: ip(n, 1),
+            prefix_len: 24,
+            ifindex: u32::from(n) + 2,
+            link_up: up[usize::from(n)],
+            usable: true,
+            speed_mbps: 0,
+        });
+        paths.set_local(NOW, &list);
+        assert_eq!(paths.check(), Ok(()));
+    }
+
+    fn manager() -> (PathManager, PeerId, PeerId) {
+        let lane = LaneIdentity { instance: 1, slot: 1 };
+        let mut paths = PathManager::new(Config::default(), lane, [0; 16]);
+        links(&mut paths, [true; 2]);
+        let options = PathOptions::default();
+        let peer = paths.attach(NOW, QPN, 0x02_0022, ip(0, 1), ip(0, 2), options).unwrap();
+        let alternate = paths.set_alternate(NOW, QPN, ip(1, 1), ip(1, 2), options).unwrap();
+        assert_eq!(paths.check(), Ok(()));
+        (paths, peer, alternate)
+    }
+
+    fn came(paths: &mut PathManager, peers: (PeerId, PeerId), net: u8) -> Option<(bool, bool)> {
+        let way = (ip(net, 2), ip(net, 1), PathKind::Udp);
+        paths.classify_with(peers, way, None, 64).ok().map(|f| (f.primary, f.alternate))
+    }
+
+    #[test]
+    fn packets_of_both_paths_are_told_apart_and_others_refused() {
+        let (mut paths, peer, alternate) = manager();
+        assert_eq!(came(&mut paths, (peer, alternate), 0), Some((true, false)));
+        assert_eq!(came(&mut paths, (peer, alternate), 1), Some((false, true)));
+        let refused = paths.refusals.unknown_source;
+        assert_eq!(came(&mut paths, (peer, alternate), 2), None);
+        assert_eq!(paths.refusals.unknown_source, refused + 1);
+    }
+
+    #[test]
+    fn a_queue_pair_that_migrates_leaves_nothing_behind() {
+        let (mut paths, peer, alternate) = manager();
+        assert_eq!(paths.reserved_by(alternate), [QPN]);
+        assert_eq!(paths.migrate(NOW, QPN), Some(alternate));
+        assert_eq!(paths.check(), Ok(()));
+        assert!(paths.peers.get(peer).is_none() && paths.reserved_by(alternate).is_empty());
+        assert_eq!(paths.qpns_of(alternate).collect::<Vec<_>>(), [QPN]);
+        assert_eq!(came(&mut paths, (alternate, alternate), 1), Some((true, true)));
+        assert_eq!(came(&mut paths, (alternate, alternate), 0), None);
+        // And back, as a program does that always has the other path in reserve.
+        let options = PathOptions::default();
+        let back = paths.set_alternate(NOW, QPN, ip(0, 1), ip(0, 2), options).unwrap();
+        assert_eq!(paths.migrate(NOW, QPN), Some(back));
+        assert_eq!(paths.check(), Ok(()));
+        paths.detach(NOW, QPN);
+        assert_eq!((paths.check(), paths.peers.iter().count()), (Ok(()), 0));
+        assert_eq!(paths.migrate(NOW, QPN), None);
+    }
+
+    #[test]
+    fn the_alternate_path_survives_a_change_of_the_primary_one() {
+        let (mut paths, _, alternate) = manager();
+        let options = PathOptions::default();
+        paths.reattach(NOW, QPN, 0x02_0022, ip(1, 1), ip(1, 3), options).unwrap();
+        assert_eq!((paths.check(), paths.reserved_by(alternate)), (Ok(()), vec![QPN]));
+        paths.clear_alternate(NOW, QPN);
+        assert_eq!((paths.check(), paths.peers.get(alternate).is_none()), (Ok(()), true));
+        let missing = paths.set_alternate(NOW, 0x01_0012, ip(1, 1), ip(1, 2), options);
+        assert_eq!(missing, Err(AttachError::NotAttached(0x01_0012)));
+    }
+
+    #[test]
+    fn an_alternate_path_without_a_link_is_out_of_reach() {
+        let (mut paths, peer, alternate) = manager();
+        links(&mut paths, [true, false]);
+        assert!(paths.is_reachable(peer) && !paths.is_reachable(alternate));
+        let events: Vec<_> = core::iter::from_fn(|| paths.poll_event()).collect();
+        assert!(events.contains(&PathEvent::NoPath { peer: alternate }), "{events:?}");
+        links(&mut paths, [true; 2]);
+        assert!(paths.is_reachable(alternate));
+    }
+}

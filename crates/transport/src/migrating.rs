@@ -1,0 +1,223 @@
+//! A queue pair changes to its alternate path ([`crate::migration`] has the rules).
+//!
+//! Migrating changes addresses and nothing else: PSNs, credits and what the responder remembers stay as
+//! they are, so that everything outstanding is sent again by the new path and still executed once.
+//! Timers and retries begin anew.
+//!
+//! An idle peer has to learn of it as well, and an idle connection has to become ARMED. So a queue pair
+//! that waits for its peer sends a request that was executed long ago: a WRITE of no bytes with the
+//! latest acknowledged PSN. Any responder acknowledges such a duplicate and does nothing else
+//! (IBTA 9.7.4.1.3), and request and answer carry `MigReq`. An XRC target has no requests; it repeats
+//! its latest acknowledgement instead. UC has neither: its peer learns by the next message.
+
+use core::time::Duration;
+
+use polypath_wire::opcode::Service;
+use polypath_wire::packet::Packet;
+
+use crate::common::Core;
+use crate::host::Host;
+use crate::migration::{CameBy, MigrationNews, MigrationStatus, Step, receive};
+use crate::qp::{Halves, QueuePair};
+use polypath_telemetry::MigrationCause;
+use polypath_types::{MigState, PeerId, QpEvent, QpState, QpType};
+
+impl Core {
+    /// Whether it may change to the alternate path by itself, and that path can be used.
+    pub(crate) fn can_migrate<H: Host>(&self, host: &H) -> bool {
+        self.attr.path_mig_state == MigState::Armed
+            && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
+            && !self.multipath
+            && self.migration.alternate.is_some_and(|peer| host.is_reachable(peer))
+    }
+
+    /// The retries are used up. Returns whether the queue pair fails; it migrates otherwise (IBTA 17.2.8).
+    pub(crate) fn gives_up<H: Host>(&mut self, host: &mut H) -> bool {
+        if self.can_migrate(host) {
+            self.migration.due = Some(MigrationCause::Retries);
+            return false;
+        }
+        if self.attr.path_mig_state == MigState::Armed || self.migration.unconfirmed {
+            host.event(QpEvent::PathMigError);
+            host.migration(MigrationNews::Failed);
+        }
+        true
+    }
+}
+
+impl QueuePair {
+    /// RC, UC and XRC: sets the peer as it is reached by the alternate path, for which the host has a
+    /// path set. To be called when alternate attributes are set; `None` if they lead nowhere (any
+    /// more), which also ends the readiness to migrate.
+    pub fn set_alternate<H: Host>(&mut self, alternate: Option<PeerId>, host: &mut H) {
+        self.core.migration.alternate = alternate;
+        if alternate.is_none() && self.core.attr.path_mig_state != MigState::Migrated {
+            self.core.attr.path_mig_state = MigState::Migrated;
+            self.core.migration.settle();
+            host.migration(MigrationNews::AlternateLost);
+        }
+    }
+
+    /// The peer as it is reached by the alternate path.
+    pub fn alternate(&self) -> Option<PeerId> {
+        self.core.migration.alternate
+    }
+
+    /// What is known of its migrations.
+    pub fn migration(&self) -> MigrationStatus {
+        let Core { attr, migration, .. } = &self.core;
+        MigrationStatus {
+            state: attr.path_mig_state,
+            loaded: attr.alt_port_num != 0,
+            count: migration.count,
+            last: migration.last,
+        }
+    }
+
+    /// Decides whether a packet by this path is handled, and carries out what it says about migration.
+    #[cold]
+    pub(crate) fn admit<H: Host>(&mut self, packet: &Packet<'_>, by: CameBy, host: &mut H) -> bool {
+        let core = &mut self.core;
+        let ours = match packet.headers.bth.opcode.service() {
+            Service::Rc | Service::Mp => core.config.qp_type == QpType::Rc,
+            Service::Xrc => core.config.qp_type.is_xrc(),
+            Service::Uc => core.config.qp_type == QpType::Uc,
+            _ => false,
+        };
+        if !ours {
+            core.counters.dropped_service += 1;
+            return false;
+        }
+        // Who is not connected yet, or not any more, only takes packets.
+        let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
+        match receive(core.attr.path_mig_state, packet.headers.bth.mig_req, by) {
+            Step::Drop => {
+                core.counters.dropped_inactive_path += 1;
+                return false;
+            }
+            Step::Arm if sends => {
+                core.attr.path_mig_state = MigState::Armed;
+                // The peer may still wait for such a packet of ours.
+                core.migration.begin();
+                host.migration(MigrationNews::Armed);
+            }
+            Step::Disarm if sends => {
+                core.attr.path_mig_state = MigState::Rearm;
+                core.migration.begin();
+            }
+            Step::Migrate => self.migrate(MigrationCause::Peer, host),
+            Step::Accept | Step::Arm | Step::Disarm => {}
+        }
+        let core = &mut self.core;
+        if core::mem::take(&mut core.migration.unconfirmed) {
+            if core.attr.path_mig_state == MigState::Rearm {
+                core.migration.begin(); // It can say so now.
+            } else if !core.migration.fresh {
+                core.migration.settle();
+            }
+        }
+        true
+    }
+
+    /// Changes to the alternate path.
+    pub(crate) fn migrate<H: Host>(&mut self, cause: MigrationCause, host: &mut H) {
+        let core = &mut self.core;
+        let attr = &mut core.attr;
+        attr.path_mig_state = MigState::Migrated;
+        (attr.ah, attr.port_num) = (attr.alt_ah, attr.alt_port_num);
+        (attr.pkey_index, attr.timeout) = (attr.alt_pkey_index, attr.alt_timeout);
+        let migration = &mut core.migration;
+        migration.due = None;
+        migration.count += 1;
+        migration.moved = Some(cause);
+        migration.unconfirmed = true;
+        migration.begin();
+        if let Some(alternate) = migration.alternate {
+            core.peer = Some(alternate);
+        }
+        core.counters.migrations += 1;
+        match &mut self.halves {
+            Halves::Rc(rc) => {
+                rc.0.leave_paths(core, host);
+                rc.1.on_path_change(core, |_| true, host);
+            }
+            Halves::Uc(sender, _) | Halves::Ud(sender, _) => sender.wake(),
+        }
+        // Everything that was charged to the old path is given back.
+        host.migration(MigrationNews::Migrated(cause));
+        host.event(QpEvent::PathMig);
+    }
+
+    /// The alternate path came into reach, or went out of it.
+    pub fn on_alternate_change<H: Host>(&mut self, now: Duration, host: &mut H) {
+        let core = &self.core;
+        let Some(alternate) = core.migration.alternate else { return };
+        if !host.is_reachable(alternate) {
+            if core.attr.path_mig_state == MigState::Armed {
+                host.migration(MigrationNews::AlternateLost);
+            }
+        } else if self.must_migrate(host) {
+            self.on_path_change(now, None, host);
+        }
+    }
+
+    /// Whether the primary path can't be used, and the alternate one can.
+    pub(crate) fn must_migrate<H: Host>(&self, host: &H) -> bool {
+        self.core.attr.path_mig_state == MigState::Armed
+            && self.core.peer.is_some_and(|peer| !host.is_reachable(peer))
+            && self.core.can_migrate(host)
+    }
+
+    /// Whether [`QueuePair::see_to_migration`] has something to do.
+    #[inline]
+    pub(crate) fn has_migration_work(&self) -> bool {
+        self.core.migration.fresh || self.core.migration.moved.is_some()
+    }
+
+    /// Does what follows a change of the migration state and needs the time.
+    #[cold]
+    pub(crate) fn see_to_migration<H: Host>(&mut self, now: Duration, host: &mut H) {
+        if let Some(cause) = self.core.migration.moved.take() {
+            self.core.migration.last = Some((cause, now));
+            if let Halves::Rc(rc) = &mut self.halves {
+                rc.0.begin_anew(&mut self.core, now, host);
+            }
+        }
+        if core::mem::take(&mut self.core.migration.fresh) {
+            self.ask_peer(now, host);
+        }
+    }
+
+    /// Asks a peer that has not confirmed again, if it is time to.
+    pub(crate) fn ask_again<H: Host>(&mut self, now: Duration, host: &mut H) {
+        let Core { migration, attr, .. } = &mut self.core;
+        if !migration.is_due(now) {
+            return;
+        }
+        if migration.waits(attr.path_mig_state) {
+            self.ask_peer(now, host);
+        } else {
+            migration.settle();
+        }
+    }
+
+    /// Sends what carries our `MigReq` to the peer and, if possible, its own back.
+    fn ask_peer<H: Host>(&mut self, now: Duration, host: &mut H) {
+        let core = &mut self.core;
+        let Halves::Rc(rc) = &mut self.halves else { return };
+        if !matches!(core.attr.state, QpState::Rts | QpState::Sqd) || core.multipath {
+            core.migration.settle();
+            return;
+        }
+        if core.config.qp_type == QpType::XrcRecv {
+            rc.1.repeat_acknowledgement(core, host);
+        } else {
+            rc.0.repeat_acknowledged(core, host);
+        }
+        if core.migration.waits(core.attr.path_mig_state) {
+            core.migration.asked(now);
+        } else {
+            core.migration.settle();
+        }
+    }
+}

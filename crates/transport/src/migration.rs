@@ -1,0 +1,311 @@
+//! Automatic path migration (IBTA 17.2.8): the rules of the three states, as functions of values.
+//!
+//! A queue pair is MIGRATED (it has one path), REARM (an alternate path is loaded, and the peer is to
+//! confirm that it has one, too) or ARMED (either end may change to the alternate path at any time).
+//! `MigReq` is 1 in each packet of an end that is MIGRATED. So an end that is ARMED and receives
+//! `MigReq` 1 by its alternate path learns that the peer has migrated, and follows; an end in REARM that
+//! receives `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED.
+//!
+//! Two additions keep both ends together when packets are lost or overtake each other. An end that has
+//! migrated and has not been heard by the new path yet says `MigReq` 1 even if a program has asked for
+//! REARM meanwhile ([`Migration::mig_req`]); otherwise a peer that missed the migration could never
+//! learn of it. And an end that is ARMED and receives `MigReq` 1 by its primary path goes back to REARM:
+//! the peer has one path only, and it is this one.
+
+use core::time::Duration;
+
+use crate::frozen::{Reader, ThawError, Writer};
+use crate::state::ModifyError;
+use polypath_telemetry::MigrationCause;
+use polypath_types::{MigState, PeerId, QpState};
+
+/// The time after which a queue pair that waits for its peer asks for the first time again. Each
+/// further time it waits twice as long.
+const ASK_FIRST: Duration = Duration::from_millis(10);
+/// How often it asks. A peer that has not answered by then does not migrate, or has nothing loaded; its
+/// own questions, or any traffic, continue from there.
+const ASKS_MAX: u32 = 10;
+
+/// By which of the paths of its queue pair a packet came. Both, if the two lead between the same
+/// addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CameBy {
+    /// By the primary path.
+    pub primary: bool,
+    /// By the alternate path.
+    pub alternate: bool,
+}
+
+impl CameBy {
+    /// By the primary path only.
+    pub const PRIMARY: Self = Self { primary: true, alternate: false };
+    /// By the alternate path only.
+    pub const ALTERNATE: Self = Self { primary: false, alternate: true };
+}
+
+/// What becomes of a packet and of the migration state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The packet is handled.
+    Accept,
+    /// The peer has an alternate path loaded, too: ARMED. The packet is handled.
+    Arm,
+    /// The peer has no alternate path any more: REARM. The packet is handled.
+    Disarm,
+    /// The peer has migrated: this end does so, too, and then handles the packet.
+    Migrate,
+    /// The packet came by a path that is not in use.
+    Drop,
+}
+
+/// Decides about a packet that has arrived (IBTA 17.2.8.1, 9.6.1.5).
+#[inline]
+pub(crate) fn receive(state: MigState, mig_req: bool, by: CameBy) -> Step {
+    match (state, mig_req) {
+        (MigState::Armed, true) if by.alternate => Step::Migrate,
+        _ if !by.primary => Step::Drop,
+        (MigState::Armed, true) => Step::Disarm,
+        (MigState::Rearm, false) => Step::Arm,
+        _ => Step::Accept,
+    }
+}
+
+/// Decides about a program's wish. `to` is the state that the queue pair enters, or stays in. Returns
+/// whether the queue pair migrates (IBTA 11.2.5.2, 17.2.8.1).
+///
+/// # Errors
+/// The wish is not legal in this state.
+pub(crate) fn check_wish(
+    now: MigState,
+    wish: MigState,
+    to: QpState,
+    has_alternate: bool,
+) -> Result<bool, ModifyError> {
+    let refused = |why| Err(ModifyError::Migration { now, wish, why });
+    match wish {
+        MigState::Armed => refused("only the peer's packets lead to ARMED: ask for REARM"),
+        MigState::Rearm if now == MigState::Armed => {
+            refused("a new alternate path can be loaded without asking for REARM")
+        }
+        MigState::Rearm if to != QpState::Rts => refused("the queue pair has to be in RTS"),
+        MigState::Rearm if !has_alternate => refused("load an alternate path (IBV_QP_ALT_PATH)"),
+        MigState::Migrated if now == MigState::Rearm => {
+            refused("the peer has not confirmed yet: wait for ARMED")
+        }
+        MigState::Migrated if !matches!(to, QpState::Rts | QpState::Sqd) => {
+            refused("the queue pair has to be in RTS or SQD")
+        }
+        MigState::Rearm => Ok(false),
+        MigState::Migrated => Ok(now == MigState::Armed),
+    }
+}
+
+/// What happened to the paths of a queue pair, for who has lent it the alternate one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationNews {
+    /// The queue pair uses its alternate path from now on. The former primary path is not used any more.
+    Migrated(MigrationCause),
+    /// Both ends have an alternate path; either may migrate now.
+    Armed,
+    /// A migration was due, and the alternate path can't be used either.
+    Failed,
+    /// The alternate path can't be used (any more).
+    AlternateLost,
+}
+
+/// What is known of the migrations of a queue pair, for `polypath status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigrationStatus {
+    /// The migration state.
+    pub state: MigState,
+    /// Whether an alternate path is loaded.
+    pub loaded: bool,
+    /// How often it has migrated.
+    pub count: u64,
+    /// Why it migrated last, and when.
+    pub last: Option<(MigrationCause, Duration)>,
+}
+
+/// The questions to a peer that has to confirm something.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asking {
+    /// When the next one is due; `None` if the peer has confirmed, or does not answer.
+    at: Option<Duration>,
+    asked: u32,
+}
+
+/// What a queue pair knows about its migrations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Migration {
+    /// The alternate path, as the host knows it.
+    pub(crate) alternate: Option<PeerId>,
+    /// It has migrated, and nothing has come by the new path yet.
+    pub(crate) unconfirmed: bool,
+    /// It has to migrate before the call ends.
+    pub(crate) due: Option<MigrationCause>,
+    /// The peer is to be told, at the next turn.
+    pub(crate) fresh: bool,
+    /// It has migrated, and at the next turn, which has the time, timers and retries begin anew.
+    pub(crate) moved: Option<MigrationCause>,
+    asking: Asking,
+    pub(crate) count: u64,
+    pub(crate) last: Option<(MigrationCause, Duration)>,
+}
+
+impl Migration {
+    /// The `MigReq` bit of packets that are sent now.
+    #[inline]
+    pub(crate) fn mig_req(&self, state: MigState) -> bool {
+        state == MigState::Migrated || self.unconfirmed
+    }
+
+    /// Writes it.
+    pub(crate) fn freeze(&self, now: Duration, out: &mut Writer) {
+        out.flag(self.unconfirmed);
+        out.u64(self.count);
+        let last = self.moved.map(|cause| (cause, now)).or(self.last);
+        out.option(last, |out, (cause, at)| {
+            out.u8(MigrationCause::ALL.iter().position(|c| *c == cause).unwrap_or(0) as u8);
+            out.u64(u64::try_from(now.saturating_sub(at).as_nanos()).unwrap_or(u64::MAX));
+        });
+    }
+
+    /// Reads what belongs to a queue pair in this migration state.
+    ///
+    /// # Errors
+    /// See [`ThawError`].
+    pub(crate) fn thaw(
+        state: MigState,
+        now: Duration,
+        from: &mut Reader<'_>,
+    ) -> Result<Self, ThawError> {
+        let (unconfirmed, count) = (from.flag()?, from.u64()?);
+        let last = from.option(|from| {
+            let (cause, ago) = (from.u8()?, from.u64()?);
+            let cause = MigrationCause::ALL.get(usize::from(cause));
+            let cause = *cause.ok_or_else(|| from.wrong("there is no such cause"))?;
+            Ok((cause, now.saturating_sub(Duration::from_nanos(ago))))
+        })?;
+        let mut migration = Self { unconfirmed, count, last, ..Self::default() };
+        if migration.waits(state) {
+            migration.begin();
+        }
+        Ok(migration)
+    }
+
+    /// Whether it waits for a packet of the peer.
+    pub(crate) fn waits(&self, state: MigState) -> bool {
+        self.unconfirmed || state == MigState::Rearm
+    }
+
+    /// Begins to ask the peer.
+    pub(crate) fn begin(&mut self) {
+        self.fresh = true;
+        self.asking = Asking::default();
+    }
+
+    /// Stops asking.
+    pub(crate) fn settle(&mut self) {
+        self.fresh = false;
+        self.asking = Asking::default();
+    }
+
+    /// When [`Migration::is_due`] will be true.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.asking.at
+    }
+
+    /// Whether to ask the peer now.
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        self.asking.at.is_some_and(|at| at <= now)
+    }
+
+    /// The peer is asked now.
+    pub(crate) fn asked(&mut self, now: Duration) {
+        let n = self.asking.asked;
+        self.asking.asked = n + 1;
+        self.asking.at = (n < ASKS_MAX).then(|| now + ASK_FIRST * (1 << n.min(16)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use MigState::{Armed, Migrated, Rearm};
+
+    const STATES: [MigState; 3] = [Migrated, Rearm, Armed];
+    const BOTH: CameBy = CameBy { primary: true, alternate: true };
+    const NEITHER: CameBy = CameBy { primary: false, alternate: false };
+
+    /// IBTA 17.2.8.1 and figure 203, written down state by state: state, MigReq, what becomes of a packet
+    /// that came by the primary path, by the alternate one, by both, by neither.
+    #[test]
+    fn packets_move_the_state_as_the_table_says() {
+        use Step::{Accept, Arm, Disarm, Drop, Migrate};
+        let table = [
+            (Migrated, false, [Accept, Drop, Accept, Drop]),
+            (Migrated, true, [Accept, Drop, Accept, Drop]),
+            (Rearm, false, [Arm, Drop, Arm, Drop]),
+            (Rearm, true, [Accept, Drop, Accept, Drop]),
+            (Armed, false, [Accept, Drop, Accept, Drop]),
+            (Armed, true, [Disarm, Migrate, Migrate, Drop]),
+        ];
+        for (state, mig_req, steps) in table {
+            let ways = [CameBy::PRIMARY, CameBy::ALTERNATE, BOTH, NEITHER];
+            for (by, step) in ways.into_iter().zip(steps) {
+                assert_eq!(receive(state, mig_req, by), step, "{state:?} {mig_req} {by:?}");
+            }
+        }
+    }
+
+    /// The wishes that the Linux kernel's software adapters grant (`rvt_modify_qp`).
+    #[test]
+    fn programs_get_what_the_table_says() {
+        let queue_pair =
+            [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
+        for now in STATES {
+            for wish in STATES {
+                for to in queue_pair {
+                    let rts = to == QpState::Rts;
+                    let expected = match (now, wish) {
+                        (_, Armed) | (Armed, Rearm) | (Rearm, Migrated) => None,
+                        (Migrated | Rearm, Rearm) => rts.then_some(false),
+                        (Migrated, Migrated) => (rts || to == QpState::Sqd).then_some(false),
+                        (Armed, Migrated) => (rts || to == QpState::Sqd).then_some(true),
+                    };
+                    let got = check_wish(now, wish, to, true);
+                    assert_eq!(got.ok(), expected, "{now:?} to {wish:?} in {to:?}");
+                }
+            }
+        }
+        assert!(check_wish(Migrated, Rearm, QpState::Rts, false).is_err());
+    }
+
+    #[test]
+    fn who_has_not_been_heard_by_the_new_path_says_so_even_in_rearm() {
+        let mut m = Migration::default();
+        for state in STATES {
+            assert_eq!(m.mig_req(state), state == Migrated);
+        }
+        m.unconfirmed = true;
+        assert!(STATES.into_iter().all(|state| m.mig_req(state) && m.waits(state)));
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_more_and_more_rarely_and_not_for_ever() {
+        let (mut m, mut now, mut asked) = (Migration::default(), Duration::ZERO, 0);
+        m.begin();
+        m.asked(now);
+        let mut pause = Duration::ZERO;
+        while let Some(at) = m.deadline() {
+            assert!(!m.is_due(at - Duration::from_nanos(1)) && at - now > pause);
+            (pause, now) = (at - now, at);
+            assert!(m.is_due(now));
+            m.asked(now);
+            asked += 1;
+        }
+        assert_eq!(asked, ASKS_MAX);
+        assert!(now < Duration::from_secs(15), "{now:?}");
+    }
+}
