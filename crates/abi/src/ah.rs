@@ -182,7 +182,11 @@ unsafe fn answer_to(
     };
     let from = sender(&header).ok_or_else(|| Error::invalid("not an IPv4 or IPv6 header"))?;
     let table = context.inner().gid_table();
-    let index = table.iter().find(|entry| entry.gid == from.destination).map(|entry| entry.index);
+    let index = table
+        .iter()
+        .filter(|entry| entry.port == port)
+        .find(|entry| entry.gid == from.destination)
+        .map(|entry| entry.index);
     let index =
         index.ok_or_else(|| Error::invalid("the datagram was not sent to one of our GIDs"))?;
     Ok(ibv_ah_attr {

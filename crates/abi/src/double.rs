@@ -171,7 +171,7 @@ fn gid(index: u32) -> GidEntry {
     let mut gid = [0; 16];
     gid[10..12].fill(0xff);
     gid[12..].copy_from_slice(&[10, 0, 0, index as u8 + 1]);
-    GidEntry { gid, index, ip: std::net::IpAddr::from(gid), ifindex: 4 }
+    GidEntry { port: 1, gid, index, ip: std::net::IpAddr::from(gid), ifindex: 4 }
 }
 
 impl Context for Opened {

@@ -381,7 +381,7 @@ pub(crate) unsafe extern "C-unwind" fn query_gid_table(
             // SAFETY: there is room for `max` entries of `size` bytes, and `at < max`.
             unsafe {
                 let place = entries.cast::<u8>().add(at * size);
-                write_sized(&gid_entry(entry, 1), place, size);
+                write_sized(&gid_entry(entry, entry.port.into()), place, size);
             }
         }
         count = table.len().cast_signed();

@@ -103,14 +103,20 @@ impl Host {
         selection.map(|selection| devices(self.table(), selection)).unwrap_or_default()
     }
 
-    fn device(&self, spec: &DeviceSpec, gid_index: usize, entry: &GidEntry) -> Option<Device> {
+    fn device(
+        &self,
+        spec: &DeviceSpec,
+        port_num: u8,
+        gid_index: usize,
+        entry: &GidEntry,
+    ) -> Option<Device> {
         Some(Device {
             node_guid: spec.node_guid.to_be_bytes(),
             ibdev_index: spec.index,
-            port_num: 1,
+            port_num,
             gid_index: u8::try_from(gid_index).ok()?,
             gid: entry.gid,
-            active_mtu: mtu_code(spec.roce_mtu(self.table())),
+            active_mtu: mtu_code(spec.port(port_num)?.roce_mtu(self.table())),
             ack_delay: LOCAL_CA_ACK_DELAY,
         })
     }
@@ -122,9 +128,10 @@ impl Host {
         wanted: impl Fn(&GidEntry) -> bool,
     ) -> Option<(Device, GidEntry)> {
         self.devices_of(client).iter().find_map(|spec| {
-            let mut entries = spec.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty());
-            let (index, entry) = entries.find(|(_, entry)| wanted(entry))?;
-            Some((self.device(spec, index, entry)?, *entry))
+            spec.numbered_ports().find_map(|(number, port)| {
+                let (index, entry) = port.entries().find(|(_, entry)| wanted(entry))?;
+                Some((self.device(spec, number, index, entry)?, *entry))
+            })
         })
     }
 
@@ -245,8 +252,8 @@ impl Environment for Host {
                 && port.is_some_and(|port| port.link_up && !by_hand(&port.name, entry.ip))
         };
         let mut addresses = Vec::new();
-        for spec in self.devices_of(client) {
-            for entry in spec.gids.iter().filter(|entry| works(entry)) {
+        for port in self.devices_of(client).iter().flat_map(|spec| &spec.ports) {
+            for (_, entry) in port.entries().filter(|(_, entry)| works(entry)) {
                 if !addresses.contains(&(entry.ip, entry.ifindex)) {
                     addresses.push((entry.ip, entry.ifindex));
                 }

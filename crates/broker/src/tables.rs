@@ -353,8 +353,8 @@ mod tests {
         update(&mut tables, &links, &all[1..]);
         for selection in [Selection::of(ROCE), Selection::of(MP)] {
             let device = &polypath_topology::devices(tables.table(), &selection)[0];
-            assert!(device.gids[1].is_empty(), "{selection}");
-            assert_eq!(device.gids[2].ip.to_string(), "10.0.0.2");
+            assert!(device.ports[0].gids[1].is_empty(), "{selection}");
+            assert_eq!(device.ports[0].gids[2].ip.to_string(), "10.0.0.2");
         }
     }
 

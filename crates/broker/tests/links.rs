@@ -53,14 +53,14 @@ fn addresses_come_and_go_and_the_others_keep_their_gid_index() {
         let (mut events, table) = client("roce:eth0").subscribe().unwrap();
         let selection = Selection::parse("roce:eth0").unwrap();
         let gid = |table: &polypath_topology::Table, index: usize| {
-            devices(table, &selection)[0].gids[index].ip.to_string()
+            devices(table, &selection)[0].ports[0].gids[index].ip.to_string()
         };
         assert_eq!((gid(&table, 1), gid(&table, 2)), ("10.0.0.1".into(), "10.0.1.1".into()));
 
         run("ip addr del 10.0.0.1/24 dev eth0");
         let gone = std::net::IpAddr::from([10, 0, 0, 1]);
         let table = table_where(&mut events, |table| table.port_with_address(gone).is_none());
-        assert!(devices(&table, &selection)[0].gids[1].is_empty());
+        assert!(devices(&table, &selection)[0].ports[0].gids[1].is_empty());
         assert_eq!(gid(&table, 2), "10.0.1.1");
 
         run("ip -6 addr add 2001:db8::1/64 dev eth0 nodad");
@@ -129,7 +129,7 @@ fn interfaces_that_lead_back_into_the_host_are_no_members() {
         run("ip addr add 10.0.1.1/24 dev eth1");
         let members = |table: &polypath_topology::Table, selection: &Selection| -> Vec<String> {
             let device = devices(table, selection).swap_remove(0);
-            device.ports(table).map(|port| port.name.clone()).collect()
+            device.interfaces(table).map(|port| port.name.clone()).collect()
         };
         let mut control = client("");
         assert_eq!(*control.selection(), Selection::of(MP));

@@ -4,7 +4,7 @@ use crate::args::Devices;
 use crate::error::CliError;
 use crate::text::Columns;
 use polypath_ipc::{Client, Hello};
-use polypath_topology::{DeviceSpec, GidEntry, MEMBERS_MAX, Selection, Table, devices};
+use polypath_topology::{DeviceSpec, GidEntry, MEMBERS_MAX, PortSpec, Selection, Table, devices};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -45,13 +45,15 @@ pub(crate) fn left_out(table: &Table, selection: &Selection) -> Option<(String, 
 fn as_json(table: &Table, selection: &Selection) -> Value {
     let device = |device: DeviceSpec| {
         let gids: Vec<Value> = entries(&device)
-            .map(|(index, entry)| {
+            .map(|(port, index, entry)| {
                 let gid = std::net::Ipv6Addr::from(entry.gid).to_string();
                 let (ip, interface) = (entry.ip, name(table, entry.ifindex));
-                json!({ "index": index, "gid": gid, "address": ip, "interface": interface })
+                json!({
+                    "port": port, "index": index, "gid": gid, "address": ip, "interface": interface
+                })
             })
             .collect();
-        let interfaces: Vec<&str> = device.members.iter().map(|&m| name(table, m)).collect();
+        let interfaces: Vec<&str> = device.members().map(|m| name(table, m)).collect();
         json!({
             "name": device.name,
             "kind": device.kind.title,
@@ -77,29 +79,42 @@ fn as_text(table: &Table, selection: &Selection) -> String {
             device.roce_mtu(table),
             device.node_guid
         );
-        let mut links = Columns::new(["INTERFACE", "LINK", "SPEED"]);
-        for port in device.ports(table) {
-            let link = if port.link_up { "up" } else { "down" };
-            let speed = port.speed_mbps.map_or_else(|| "-".to_owned(), |s| format!("{s} Mbit/s"));
-            links.row([port.name.clone(), link.to_owned(), speed]);
+        for (number, port) in device.numbered_ports() {
+            if device.ports.len() > 1 {
+                let state = if port.is_active(table) { "active" } else { "down" };
+                text += &format!("  port {number}  {state}, MTU {}\n", port.roce_mtu(table));
+            }
+            text += &of_port(table, port);
         }
-        text += &links.render("  ");
-        let mut gids = Columns::new(["GID", "ADDRESS", "INTERFACE"]);
-        for (index, entry) in entries(&device) {
-            let interface = name(table, entry.ifindex).to_owned();
-            gids.row([index.to_string(), entry.ip.to_string(), interface]);
-        }
-        text += &gids.render("  ");
     }
     text
 }
 
-fn entries(device: &DeviceSpec) -> impl Iterator<Item = (usize, &GidEntry)> {
-    device.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty())
+fn of_port(table: &Table, port: &PortSpec) -> String {
+    let mut links = Columns::new(["INTERFACE", "LINK", "SPEED"]);
+    for interface in port.interfaces(table) {
+        let link = if interface.link_up { "up" } else { "down" };
+        let speed = interface.speed_mbps;
+        let speed = speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed} Mbit/s"));
+        links.row([interface.name.clone(), link.to_owned(), speed]);
+    }
+    let mut gids = Columns::new(["GID", "ADDRESS", "INTERFACE"]);
+    for (index, entry) in port.entries() {
+        let interface = name(table, entry.ifindex).to_owned();
+        gids.row([index.to_string(), entry.ip.to_string(), interface]);
+    }
+    links.render("  ") + &gids.render("  ")
+}
+
+/// The GIDs of all ports, with the number of the port and the index in its table.
+fn entries(device: &DeviceSpec) -> impl Iterator<Item = (u8, usize, &GidEntry)> {
+    device
+        .numbered_ports()
+        .flat_map(|(number, port)| port.entries().map(move |(index, entry)| (number, index, entry)))
 }
 
 fn live_members(table: &Table, device: &DeviceSpec) -> usize {
-    device.ports(table).filter(|port| port.link_up).count()
+    device.interfaces(table).filter(|port| port.link_up).count()
 }
 
 fn name(table: &Table, ifindex: u32) -> &str {

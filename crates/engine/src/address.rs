@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use polypath_topology::DeviceSpec;
 use polypath_verbs::{AhAttr, Error, Result};
 
+use crate::port;
+
 /// The addresses that an address vector leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Resolved {
@@ -29,10 +31,7 @@ pub(crate) fn resolve(device: &DeviceSpec, attr: &AhAttr) -> Result<Resolved> {
             "RoCE addresses are GIDs: set is_global and the GID fields of the address vector",
         ));
     }
-    if attr.port_num != 1 {
-        return Err(Error::invalid("the device has one port, number 1"));
-    }
-    let entry = device
+    let entry = port::of(device, attr.port_num)?
         .gids
         .get(usize::from(attr.sgid_index))
         .filter(|e| !e.is_empty())

@@ -72,10 +72,6 @@ impl OpenDevice {
         }
         Ok(Arc::new(Qp::create(engine, context, request, number, None)?))
     }
-
-    fn check_port(port: u8) -> Result<()> {
-        if port == 1 { Ok(()) } else { Err(Error::invalid("the device has one port, number 1")) }
-    }
 }
 
 /// The membership of a shared receive queue in an XRC domain.
@@ -86,7 +82,8 @@ fn membership(xrc: &XrcSrq, lanes: &Arc<dyn Drive>) -> Result<Membership> {
 
 impl Context for OpenDevice {
     fn attributes(&self) -> DeviceAttr {
-        device::attributes(&self.shared.info)
+        let ports = self.shared.spec().ports.len();
+        device::attributes(&self.shared.info, u8::try_from(ports).unwrap_or(u8::MAX))
     }
 
     fn close(&self) {
@@ -94,26 +91,21 @@ impl Context for OpenDevice {
     }
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
-        Self::check_port(port)?;
         let (spec, table) = (self.shared.spec(), self.engine.table());
-        Ok(port::attributes(&spec, &table, self.engine.key_violations(&self.shared.info)))
+        let violations = self.engine.key_violations(&self.shared.info);
+        Ok(port::attributes(port::of(&spec, port)?, &table, violations))
     }
 
     fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
-        Self::check_port(port)?;
+        port::of(&self.shared.spec(), port)?;
         if index as usize >= polypath_topology::GID_TABLE_LEN {
             return Err(Error::invalid("the GID index is beyond the end of the table"));
         }
-        Ok(self.gid_table().into_iter().find(|e| e.index == index))
+        Ok(self.gid_table().into_iter().find(|e| (e.port, e.index) == (port, index)))
     }
 
     fn gid_table(&self) -> Vec<GidEntry> {
-        let spec = self.shared.spec();
-        (0u32..)
-            .zip(&spec.gids)
-            .filter(|(_, e)| !e.is_empty())
-            .map(|(index, e)| GidEntry { gid: e.gid, index, ip: e.ip, ifindex: e.ifindex })
-            .collect()
+        port::gids(&self.shared.spec())
     }
 
     fn async_fd(&self) -> RawFd {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use polypath_topology::{DeviceSpec, Selection, Table};
+use polypath_topology::{DeviceSpec, PortSpec, Selection, Table};
 use polypath_verbs::{AsyncEvent, AsyncKind, DeviceInfo, Element, Error, Result};
 
 use crate::device;
@@ -126,15 +126,17 @@ impl ContextInner {
     /// when a device is removed.
     pub(crate) fn engine_closed(&self, table: &Table) {
         self.close_memory();
-        self.tell_gone(self.spec().is_active(table));
+        self.tell_gone(table);
     }
 
     /// Tells the program that the device is gone. As with the kernel, the port goes first, and then
     /// the device, for good.
-    fn tell_gone(&self, was_active: bool) {
+    fn tell_gone(&self, table: &Table) {
         if !self.gone.swap(true, Ordering::Relaxed) {
-            if was_active {
-                self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(1) });
+            let spec = self.spec();
+            let active = spec.numbered_ports().filter(|(_, port)| port.is_active(table));
+            for (number, _) in active {
+                self.raise(AsyncEvent { kind: AsyncKind::PortErr, element: Element::Port(number) });
             }
             self.raise(AsyncEvent { kind: AsyncKind::DeviceFatal, element: Element::Device });
         }
@@ -144,20 +146,25 @@ impl ContextInner {
     /// hardware would raise.
     pub(crate) fn table_changed(&self, old: &Table, new: &Table, selection: &Selection) {
         let Some(spec) = device::find(new, selection, &self.info.name) else {
-            self.tell_gone(self.spec().is_active(old));
+            self.tell_gone(old);
             return;
         };
         let before = core::mem::replace(
             &mut *self.spec.write().unwrap_or_else(std::sync::PoisonError::into_inner),
             Arc::new(spec.clone()),
         );
-        let (was, is) = (before.is_active(old), spec.is_active(new));
-        if was != is {
-            let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
-            self.raise(AsyncEvent { kind, element: Element::Port(1) });
-        }
-        if before.gids != spec.gids {
-            self.raise(AsyncEvent { kind: AsyncKind::GidChange, element: Element::Port(1) });
+        for (number, port) in spec.numbered_ports() {
+            let none = PortSpec::default();
+            let before = before.port(number).unwrap_or(&none);
+            let element = Element::Port(number);
+            let (was, is) = (before.is_active(old), port.is_active(new));
+            if was != is {
+                let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
+                self.raise(AsyncEvent { kind, element });
+            }
+            if before.gids != port.gids {
+                self.raise(AsyncEvent { kind: AsyncKind::GidChange, element });
+            }
         }
     }
 }

@@ -21,12 +21,7 @@ pub(crate) fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
         node_guid: spec.node_guid,
         index: spec.index,
         uverbs: spec.uverbs,
-        interfaces: spec
-            .members
-            .iter()
-            .filter_map(|ifindex| table.port(*ifindex))
-            .map(|port| port.name.clone())
-            .collect(),
+        interfaces: spec.interfaces(table).map(|port| port.name.clone()).collect(),
     }
 }
 
@@ -45,8 +40,8 @@ const CAP_XRC: u32 = 1 << 20;
 const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 
-/// `ibv_query_device`.
-pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
+/// `ibv_query_device`. `ports`: how many the device has.
+pub(crate) fn attributes(info: &DeviceInfo, ports: u8) -> DeviceAttr {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let max_qp = number(MAX_QP_PER_LANE);
     DeviceAttr {
@@ -93,7 +88,7 @@ pub(crate) fn attributes(info: &DeviceInfo) -> DeviceAttr {
         max_srq_sge: MAX_SGE,
         max_pkeys: 1,
         local_ca_ack_delay: polypath_topology::LOCAL_CA_ACK_DELAY,
-        phys_port_cnt: 1,
+        phys_port_cnt: ports,
         max_inline: MAX_INLINE,
         max_dm_size: MAX_DM_BYTES,
     }

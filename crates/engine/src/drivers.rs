@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polypath_topology::{DeviceKind, DeviceSpec, MP, Provider, ROCE};
+use polypath_topology::{DeviceKind, DeviceSpec, MP, Provider, ROCE, ROCE2};
 use polypath_verbs::{Context, DeviceInfo, Error, Result};
 
 use crate::context::OpenDevice;
@@ -12,6 +12,7 @@ use crate::engine_inner::EngineInner;
 /// The driver of each kind.
 static DRIVERS: &[&dyn Driver] = &[
     &OnLanes(ROCE),
+    &OnLanes(ROCE2),
     &OnLanes(MP),
     #[cfg(test)]
     &crate::toy_device::ToyDriver,

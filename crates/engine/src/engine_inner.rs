@@ -71,7 +71,7 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
 fn interface_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
     let mp = devices.iter().find(|device| device.kind.multipath)?;
-    let ports = mp.ports(table);
+    let ports = mp.interfaces(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     settings.interface_problem(&names)
 }

@@ -110,7 +110,10 @@ pub(crate) fn choice(mode: Mode) -> PolicyChoice {
 
 /// The interfaces of this process's devices.
 fn members(table: &Table, selection: &Selection) -> Vec<u32> {
-    devices(table, selection).into_iter().flat_map(|device| device.members).collect()
+    devices(table, selection)
+        .into_iter()
+        .flat_map(|device| device.members().collect::<Vec<_>>())
+        .collect()
 }
 
 /// The addresses of the interfaces of this process's devices.

@@ -1,12 +1,40 @@
-//! The only port of a device, which represents its member interfaces.
+//! The ports of a device, each of which represents its member interfaces.
 
-use polypath_topology::{DeviceSpec, GID_TABLE_LEN, Table, width_and_speed};
-use polypath_verbs::{PortAttr, PortState};
+use polypath_topology::{DeviceSpec, GID_TABLE_LEN, PortSpec, Table, width_and_speed};
+use polypath_verbs::{Error, GidEntry, PortAttr, PortState, Result};
 
 use crate::limits::MAX_MESSAGE;
 
+/// The port of this number.
+///
+/// # Errors
+/// `EINVAL` if the device has no such port.
+pub(crate) fn of(spec: &DeviceSpec, number: u8) -> Result<&PortSpec> {
+    spec.port(number).ok_or_else(|| {
+        Error::invalid(match spec.ports.len() {
+            1 => "the device has one port, number 1".to_owned(),
+            count => format!("there is no port {number}: the device has ports 1 to {count}"),
+        })
+    })
+}
+
+/// The entries of the GID tables of all ports that are not empty.
+pub(crate) fn gids(spec: &DeviceSpec) -> Vec<GidEntry> {
+    let of = |(port, of): (u8, &PortSpec)| {
+        let entry = |(index, e): (usize, &polypath_topology::GidEntry)| GidEntry {
+            port,
+            gid: e.gid,
+            index: index as u32,
+            ip: e.ip,
+            ifindex: e.ifindex,
+        };
+        of.entries().map(entry).collect::<Vec<_>>()
+    };
+    spec.numbered_ports().flat_map(of).collect()
+}
+
 /// The attributes for `ibv_query_port`. `violations` are those of Q_Keys and P_Keys.
-pub(crate) fn attributes(spec: &DeviceSpec, table: &Table, violations: (u32, u32)) -> PortAttr {
+pub(crate) fn attributes(spec: &PortSpec, table: &Table, violations: (u32, u32)) -> PortAttr {
     let active = spec.is_active(table);
     let mbps = spec.speed_mbps(table);
     let (active_width, active_speed) = width_and_speed(mbps);

@@ -23,6 +23,7 @@ use crate::lane::{Lane, LaneIo, QpResources, QpVisit, State};
 use crate::limits::{MAX_INLINE, MAX_MCAST_PER_QP, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use crate::memory::KeyCache;
 use crate::notify::lock;
+use crate::port;
 use crate::srq::Srq;
 use crate::xrc::target_state::TargetState;
 
@@ -223,8 +224,8 @@ impl Qp {
 
     /// Checks that what the attributes name exists, before the state may change.
     fn check_attributes(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<Resolved>> {
-        if mask.contains(QpAttrMask::PORT) && attr.port_num != 1 {
-            return Err(Error::invalid("the device has one port, number 1"));
+        if mask.contains(QpAttrMask::PORT) {
+            port::of(&self.context.spec(), attr.port_num)?;
         }
         if mask.contains(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
             return Err(Error::invalid("the P_Key table has one entry, index 0"));
@@ -427,7 +428,7 @@ impl QueuePair for Qp {
                 "a queue pair joins at most {MAX_MCAST_PER_QP} groups"
             )));
         }
-        let members = self.context.spec().members.clone();
+        let members = self.context.spec().members().collect::<Vec<_>>();
         let index = self.index();
         self.lane.enter(|state| state.join(group, index, &members))?;
         groups.push(group);

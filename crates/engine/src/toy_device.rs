@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
 use polypath_topology::{
-    Choice, DeviceKind, DeviceSpec, Port, Provider, SelectionError, Table, gids,
+    Choice, DeviceKind, DeviceSpec, Port, PortSpec, Provider, SelectionError, Table, gids,
 };
 use polypath_verbs::{
     AsyncEvent, Context, DeviceAttr, DeviceInfo, Error, GidEntry, PortAttr, Result,
@@ -44,12 +44,10 @@ impl Provider for ToyProvider {
         let device = |port: &Port| DeviceSpec {
             name: format!("toy{}", port.ifindex),
             kind: &TOY,
-            members: vec![port.ifindex],
             node_guid: gids::eui64(port.mac),
             index: 0x0030_0000 + port.ifindex,
             uverbs: 2_000_000 + port.ifindex,
-            gid_table: format!("toy:{}", port.ifindex),
-            gids: Vec::new(),
+            ports: vec![PortSpec::new(vec![port.ifindex], format!("toy:{}", port.ifindex))],
         };
         choice.ports(table).into_iter().map(device).collect()
     }
@@ -90,24 +88,20 @@ struct Toy {
 
 impl Context for Toy {
     fn attributes(&self) -> DeviceAttr {
-        DeviceAttr { max_pd: 2, max_qp: 0, ..device::attributes(&self.info) }
+        DeviceAttr { max_pd: 2, max_qp: 0, ..device::attributes(&self.info, 1) }
     }
 
     fn query_port(&self, port: u8) -> Result<PortAttr> {
-        match port {
-            1 => Ok(port::attributes(&self.spec, &self.table, (0, 0))),
-            _ => Err(Error::invalid("the device has one port, number 1")),
-        }
+        Ok(port::attributes(port::of(&self.spec, port)?, &self.table, (0, 0)))
     }
 
-    fn gid(&self, _port: u8, index: u32) -> Result<Option<GidEntry>> {
+    fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>> {
+        port::of(&self.spec, port)?;
         Ok(self.gid_table().into_iter().find(|entry| entry.index == index))
     }
 
     fn gid_table(&self) -> Vec<GidEntry> {
-        let used = (0u32..).zip(&self.spec.gids).filter(|(_, entry)| !entry.is_empty());
-        used.map(|(index, e)| GidEntry { gid: e.gid, index, ip: e.ip, ifindex: e.ifindex })
-            .collect()
+        port::gids(&self.spec)
     }
 
     fn async_fd(&self) -> RawFd {

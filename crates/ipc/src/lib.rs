@@ -20,7 +20,7 @@
 //! let mut broker = Client::connect_or_start(&hello)?;
 //! let table = broker.table()?;
 //! for device in devices(&table, broker.selection()) {
-//!     println!("{} over {:?}", device.name, device.members);
+//!     println!("{} over {:?}", device.name, device.members().collect::<Vec<_>>());
 //! }
 //! let lane = broker.open_lane()?; // lane.socket receives what is addressed to QPNs of lane.slot
 //! println!("QPNs {:#x}…", u32::from(lane.slot) << 16);

@@ -46,6 +46,65 @@ pub struct DeviceKind {
     pub multipath: bool,
 }
 
+/// A port of a device: interfaces, and the GID table of their addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PortSpec {
+    /// The indexes of its interfaces, the primary first.
+    pub members: Vec<u32>,
+    /// The key of its GID table among those of a [`Table`].
+    pub gid_table: String,
+    /// The GID table by index. See [`GidEntry::is_empty`] for holes. All further entries are empty.
+    pub gids: Vec<GidEntry>,
+}
+
+impl PortSpec {
+    /// A port without GIDs: [`devices`](fn@crate::devices) fills them in.
+    #[must_use]
+    pub fn new(members: Vec<u32>, gid_table: String) -> Self {
+        Self { members, gid_table, gids: Vec::new() }
+    }
+
+    /// The interfaces that exist, the primary first.
+    pub fn interfaces<'a>(&self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
+        self.members.iter().filter_map(|&ifindex| table.port(ifindex))
+    }
+
+    /// The RoCE MTU in bytes (a power of two from 256 to 4096): the largest that fits every member with
+    /// a link, or every member if none has a link.
+    #[must_use]
+    pub fn roce_mtu(&self, table: &Table) -> u32 {
+        let least = |ports: &mut dyn Iterator<Item = &Port>| ports.map(|port| port.mtu).min();
+        let linked = least(&mut self.interfaces(table).filter(|port| port.link_up));
+        roce_mtu(linked.or_else(|| least(&mut self.interfaces(table))).unwrap_or(1500))
+    }
+
+    /// Whether any of its interfaces has a link, so that its state is ACTIVE; otherwise it is DOWN.
+    #[must_use]
+    pub fn is_active(&self, table: &Table) -> bool {
+        self.interfaces(table).any(|port| port.link_up)
+    }
+
+    /// The sum of the speeds of its interfaces that have a link, in Mbit/s. An interface whose driver
+    /// reports no speed counts as 1,000.
+    #[must_use]
+    pub fn speed_mbps(&self, table: &Table) -> u32 {
+        let linked = self.interfaces(table).filter(|port| port.link_up);
+        linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
+    }
+
+    /// The entries of its GID table that are not empty, with their indexes.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
+        self.gids.iter().enumerate().filter(|(_, entry)| !entry.is_empty())
+    }
+
+    /// The index of a GID, or `None` if the table does not contain it.
+    #[must_use]
+    pub fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
+        let at = self.entries().find(|(_, entry)| entry.gid == *gid)?.0;
+        u8::try_from(at).ok()
+    }
+}
+
 /// A device as a program sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
@@ -53,8 +112,6 @@ pub struct DeviceSpec {
     pub name: String,
     /// Its kind.
     pub kind: &'static DeviceKind,
-    /// The indexes of its interfaces, the primary first.
-    pub members: Vec<u32>,
     /// The node GUID, as a number in host byte order: the EUI-64 of the first member's MAC address.
     /// That of an mp device differs from its first member's in the universal/local bit.
     pub node_guid: u64,
@@ -63,26 +120,30 @@ pub struct DeviceSpec {
     pub index: u32,
     /// The number N of its file `/dev/infiniband/uverbsN`. Real devices have small numbers.
     pub uverbs: u32,
-    /// The key of its GID table among those of a [`Table`].
-    pub gid_table: String,
-    /// The GID table by index. See [`GidEntry::is_empty`] for holes. All further entries are empty.
-    pub gids: Vec<GidEntry>,
+    /// Its ports: the first is number 1.
+    pub ports: Vec<PortSpec>,
 }
 
 impl DeviceSpec {
-    /// The RoCE MTU in bytes (a power of two from 256 to 4096): the largest that fits every member with
-    /// a link, or every member if none has a link.
+    /// The port of this number, from 1.
     #[must_use]
-    pub fn roce_mtu(&self, table: &Table) -> u32 {
-        let members = || self.ports(table);
-        let least = |ports: &mut dyn Iterator<Item = &Port>| ports.map(|port| port.mtu).min();
-        let linked = least(&mut members().filter(|port| port.link_up));
-        roce_mtu(linked.or_else(|| least(&mut members())).unwrap_or(1500))
+    pub fn port(&self, number: u8) -> Option<&PortSpec> {
+        self.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// The ports with their numbers.
+    pub fn numbered_ports(&self) -> impl Iterator<Item = (u8, &PortSpec)> {
+        (1..).zip(&self.ports)
+    }
+
+    /// The indexes of the interfaces of all ports, the primary first.
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.ports.iter().flat_map(|port| port.members.iter().copied())
     }
 
     /// The interfaces that exist, the primary first.
-    pub fn ports<'a>(&self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
-        self.members.iter().filter_map(|&ifindex| table.port(ifindex))
+    pub fn interfaces<'a, 'b: 'a>(&'b self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
+        self.members().filter_map(|ifindex| table.port(ifindex))
     }
 
     /// The name of its device file, such as `uverbs900`.
@@ -91,26 +152,21 @@ impl DeviceSpec {
         format!("uverbs{}", self.uverbs)
     }
 
-    /// Whether any of its interfaces has a link, so that the port's state is ACTIVE; otherwise it is
-    /// DOWN.
+    /// The RoCE MTU in bytes that fits each of its ports that is ACTIVE, or each if none is. A datagram
+    /// has to fit, because its queue pair may use any port.
+    #[must_use]
+    pub fn roce_mtu(&self, table: &Table) -> u32 {
+        let least = |ports: &mut dyn Iterator<Item = &PortSpec>| {
+            ports.map(|port| port.roce_mtu(table)).min()
+        };
+        let active = least(&mut self.ports.iter().filter(|port| port.is_active(table)));
+        active.or_else(|| least(&mut self.ports.iter())).unwrap_or(256)
+    }
+
+    /// Whether any of its ports is ACTIVE.
     #[must_use]
     pub fn is_active(&self, table: &Table) -> bool {
-        self.ports(table).any(|port| port.link_up)
-    }
-
-    /// The sum of the speeds of its interfaces that have a link, in Mbit/s. An interface whose driver
-    /// reports no speed counts as 1,000.
-    #[must_use]
-    pub fn speed_mbps(&self, table: &Table) -> u32 {
-        let linked = self.ports(table).filter(|port| port.link_up);
-        linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
-    }
-
-    /// The index of a GID, or `None` if the table does not contain it.
-    #[must_use]
-    pub fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
-        let at = self.gids.iter().position(|entry| !entry.is_empty() && entry.gid == *gid)?;
-        u8::try_from(at).ok()
+        self.ports.iter().any(|port| port.is_active(table))
     }
 }
 

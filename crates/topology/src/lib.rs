@@ -12,7 +12,7 @@
 //! # fn main() -> Result<(), polypath_topology::SelectionError> {
 //! let table = Table::default(); // normally that of the broker
 //! for device in devices(&table, &Selection::parse("mp:eth0+eth1")?) {
-//!     println!("{} over {:?}", device.name, device.members);
+//!     println!("{} over {:?}", device.name, device.members().collect::<Vec<_>>());
 //! }
 //! # Ok(())
 //! # }
@@ -28,6 +28,7 @@ mod error;
 pub mod gids;
 mod interface;
 mod mp;
+mod multiport;
 mod provider;
 mod registry;
 mod roce;
@@ -41,12 +42,14 @@ pub mod table;
 pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
 pub use choice::Choice;
 pub use device::{
-    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, roce_mtu, width_and_speed,
+    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, PortSpec, roce_mtu,
+    width_and_speed,
 };
 pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use interface::{Address, Port};
 pub use mp::MP;
+pub use multiport::ROCE2;
 pub use provider::Provider;
 pub use registry::PROVIDERS;
 pub use roce::ROCE;

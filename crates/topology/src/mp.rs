@@ -1,7 +1,7 @@
 //! Multi-path: one device over several interfaces.
 
 use crate::choice::Choice;
-use crate::device::{DeviceKind, DeviceSpec, MEMBERS_MAX};
+use crate::device::{DeviceKind, DeviceSpec, MEMBERS_MAX, PortSpec};
 use crate::gids::eui64;
 use crate::interface::Port;
 use crate::provider::Provider;
@@ -29,12 +29,13 @@ const UVERBS: u32 = 900;
 const OF_CHOICE: u64 = 0xff_ffff;
 const OF_KIND: u64 = 0x0200_0000_0000_0000;
 
-fn guid(table: &Table, choice: &Choice, first: &Port) -> u64 {
+/// The GUID of a device over several interfaces. `kind` tells it from devices of other kinds.
+pub(crate) fn guid(table: &Table, choice: &Choice, first: &Port, kind: u64) -> u64 {
     let host = table.guid.unwrap_or_else(|| eui64(first.mac));
     // FNV-1a; it is 0 for no choice.
     let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let choice = choice.text.bytes().fold(0, mix);
-    host ^ OF_KIND ^ (choice & OF_CHOICE)
+    host ^ kind ^ (choice & OF_CHOICE)
 }
 
 #[derive(Debug)]
@@ -56,12 +57,13 @@ impl Provider for Mp {
         vec![DeviceSpec {
             name: "mp0".to_owned(),
             kind: &KIND,
-            node_guid: guid(table, choice, first),
+            node_guid: guid(table, choice, first, OF_KIND),
             index: INDEX,
             uverbs: UVERBS,
-            gid_table: choice.with_prefix(KIND.prefix),
-            members: ports.iter().map(|port| port.ifindex).collect(),
-            gids: Vec::new(),
+            ports: vec![PortSpec::new(
+                ports.iter().map(|port| port.ifindex).collect(),
+                choice.with_prefix(KIND.prefix),
+            )],
         }]
     }
 

@@ -1,7 +1,7 @@
 //! Plain RoCE v2: a device for each interface.
 
 use crate::choice::Choice;
-use crate::device::{DeviceKind, DeviceSpec};
+use crate::device::{DeviceKind, DeviceSpec, PortSpec};
 use crate::gids::eui64;
 use crate::interface::Port;
 use crate::provider::Provider;
@@ -57,11 +57,14 @@ fn device(port: &Port, number: u16) -> DeviceSpec {
     DeviceSpec {
         name: format!("roce{number}"),
         kind: &KIND,
-        members: vec![port.ifindex],
         node_guid: eui64(port.mac),
         index: INDEX.saturating_add(port.ifindex),
         uverbs: UVERBS + u32::from(number),
-        gid_table: format!("roce:{}", port.ifindex),
-        gids: Vec::new(),
+        ports: vec![self::port(port)],
     }
+}
+
+/// A port over one interface. Its GID table belongs to the interface, whichever device shows it.
+pub(crate) fn port(port: &Port) -> PortSpec {
+    PortSpec::new(vec![port.ifindex], format!("roce:{}", port.ifindex))
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::choice::{Choice, unnamed};
-use crate::device::DeviceSpec;
+use crate::device::{DeviceSpec, PortSpec};
 use crate::error::SelectionError;
 use crate::gids::GidTable;
 use crate::interface::Port;
@@ -116,11 +116,12 @@ impl Selection {
     /// interfaces.
     #[must_use]
     pub fn gid_tables<'a>(&self, table: &'a Table) -> Vec<(String, Vec<&'a Port>)> {
-        let keyed = |device: DeviceSpec| {
-            let ports = device.ports(table).collect();
-            (device.gid_table, ports)
+        let keyed = |port: PortSpec| {
+            let interfaces = port.interfaces(table).collect();
+            (port.gid_table, interfaces)
         };
-        self.plans(table).into_iter().map(keyed).collect()
+        let ports = self.plans(table).into_iter().flat_map(|device| device.ports);
+        ports.filter(|port| !port.members.is_empty()).map(keyed).collect()
     }
 
     /// Whether the broker has to keep GID tables for this selection alone.
@@ -150,12 +151,12 @@ impl fmt::Display for Selection {
 #[must_use]
 pub fn devices(table: &Table, selection: &Selection) -> Vec<DeviceSpec> {
     let mut devices = selection.plans(table);
-    for device in &mut devices {
-        // The table is that of the broker, or a new one if the broker keeps none for this device.
-        let kept = table.gid_tables.iter().find(|named| named.key == device.gid_table);
-        device.gids = match kept {
+    for port in devices.iter_mut().flat_map(|device| &mut device.ports) {
+        // The table is that of the broker, or a new one if the broker keeps none for this port.
+        let kept = table.gid_tables.iter().find(|named| named.key == port.gid_table);
+        port.gids = match kept {
             Some(named) => named.table.entries().to_vec(),
-            None => GidTable::of_ports(device.ports(table)).entries().to_vec(),
+            None => GidTable::of_ports(port.interfaces(table)).entries().to_vec(),
         };
     }
     devices
@@ -196,11 +197,11 @@ mod tests {
     #[test]
     fn loopback_is_used_only_if_alone_or_named() {
         let alone = table(vec![lo()]);
-        assert_eq!(devices(&alone, &Selection::default())[0].members, [1]);
+        assert_eq!(devices(&alone, &Selection::default())[0].ports[0].members, [1]);
         let both = table(vec![lo(), port(2, "eth0", &[])]);
-        assert_eq!(devices(&both, &Selection::of(ROCE))[0].members, [2]);
+        assert_eq!(devices(&both, &Selection::of(ROCE))[0].ports[0].members, [2]);
         let named = Selection::parse("roce:lo").unwrap();
-        assert_eq!(devices(&both, &named)[0].members, [1]);
+        assert_eq!(devices(&both, &named)[0].ports[0].members, [1]);
     }
 
     #[test]
@@ -213,8 +214,8 @@ mod tests {
     fn the_first_named_member_is_the_primary() {
         let table = table(vec![port(2, "eth0", &["10.0.0.1"]), port(3, "eth1", &["10.0.1.1"])]);
         let devices = devices(&table, &Selection::parse("mp:eth1+eth0").unwrap());
-        assert_eq!(devices[0].members, [3, 2]);
-        assert_eq!(devices[0].gids[1].ip.to_string(), "10.0.1.1");
+        assert_eq!(devices[0].ports[0].members, [3, 2]);
+        assert_eq!(devices[0].ports[0].gids[1].ip.to_string(), "10.0.1.1");
     }
 
     #[test]
@@ -246,8 +247,8 @@ mod tests {
         kept.update_from_ports(&table.ports);
         table.gid_tables.push(NamedGidTable { key: "roce:2".into(), table: kept });
         let device = &devices(&table, &Selection::of(ROCE))[0];
-        assert!(device.gids[1].is_empty());
-        assert_eq!(device.gid_index(&device.gids[2].gid), Some(2));
+        assert!(device.ports[0].gids[1].is_empty());
+        assert_eq!(device.ports[0].gid_index(&device.ports[0].gids[2].gid), Some(2));
     }
 
     #[test]
@@ -284,20 +285,23 @@ mod tests {
     fn what_does_not_lead_out_counts_only_if_named_or_alone() {
         let docker = || Port { uplink: false, ..port(4, "docker0", &["172.17.0.1"]) };
         let host = table(vec![lo(), port(2, "eth0", &[]), port(3, "eth1", &[]), docker()]);
-        assert_eq!(devices(&host, &Selection::default())[0].members, [2, 3]);
+        assert_eq!(devices(&host, &Selection::default())[0].ports[0].members, [2, 3]);
         assert_eq!(names(&host, "roce").len(), 2);
         let named = devices(&host, &Selection::parse("roce:docker0").unwrap());
-        assert_eq!(named[0].members, [4]);
+        assert_eq!(named[0].ports[0].members, [4]);
         let one = table(vec![lo(), port(2, "eth0", &[]), docker()]);
         assert_eq!(names(&one, ""), ["roce0"]);
-        assert_eq!(devices(&table(vec![lo(), docker()]), &Selection::default())[0].members, [4]);
+        assert_eq!(
+            devices(&table(vec![lo(), docker()]), &Selection::default())[0].ports[0].members,
+            [4]
+        );
     }
 
     #[test]
     fn interfaces_beyond_the_limit_are_left_out_and_known() {
         let ports: Vec<Port> = (2..22).map(|n| port(n, &format!("eth{n}"), &[])).collect();
         let table = table(ports);
-        assert_eq!(devices(&table, &Selection::default())[0].members.len(), MEMBERS_MAX);
+        assert_eq!(devices(&table, &Selection::default())[0].ports[0].members.len(), MEMBERS_MAX);
         let left: Vec<u32> =
             Selection::default().left_out(&table).iter().map(|port| port.ifindex).collect();
         assert_eq!(left, [18, 19, 20, 21]);
@@ -333,8 +337,8 @@ mod tests {
     #[test]
     fn a_wrong_selection_is_refused_with_what_to_write() {
         let refused = |text: &str| Selection::parse(text).unwrap_err().to_string();
-        let all = "`eth0` selects no device: write roce, roce:eth0, mp or mp:eth0+eth1, with the names \
-                   of your interfaces";
+        let all = "`eth0` selects no device: write roce, roce:eth0, roce2, roce2:eth0+eth1, mp or \
+                   mp:eth0+eth1, with the names of your interfaces";
         assert_eq!(refused("eth0"), all);
         let mp = "`mp:a++b` selects no device: write mp or mp:eth0+eth1, with the names of your \
                   interfaces";

@@ -237,8 +237,8 @@ fn check_values(attr: &QpAttr, mask: M) -> Result<(), ModifyError> {
         attr.path_mtu.into(),
         matches!(attr.path_mtu, 256 | 512 | 1024 | 2048 | 4096),
     )?;
-    check(M::PORT, "port_num", attr.port_num.into(), attr.port_num == 1)?;
-    check(M::ALT_PATH, "alt_port_num", attr.alt_port_num.into(), attr.alt_port_num == 1)?;
+    check(M::PORT, "port_num", attr.port_num.into(), attr.port_num != 0)?;
+    check(M::ALT_PATH, "alt_port_num", attr.alt_port_num.into(), attr.alt_port_num != 0)?;
     check(M::PKEY_INDEX, "pkey_index", attr.pkey_index.into(), attr.pkey_index == 0)?;
     check(M::ALT_PATH, "alt_pkey_index", attr.alt_pkey_index.into(), attr.alt_pkey_index == 0)?;
     check(M::DEST_QPN, "dest_qp_num", attr.dest_qpn.into(), attr.dest_qpn <= 0xff_ffff)?;

@@ -100,6 +100,8 @@ pub struct PortAttr {
 /// `struct ibv_gid_entry`. The type is always RoCE v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
+    /// The port whose table it is in, from 1.
+    pub port: u8,
     /// The GID.
     pub gid: [u8; 16],
     /// Its index in the table.

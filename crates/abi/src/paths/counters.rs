@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use polypath_ipc::Status;
-use polypath_topology::{DeviceSpec, Table};
+use polypath_topology::{DeviceSpec, PortSpec, Table};
 
-use super::directories::counters_of;
+use super::directories::port_of;
 
 /// Counters that stay zero. Their events do not happen on Ethernet, or are not counted by port
 /// (`polypath status` has drops by reason).
@@ -43,21 +43,26 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ZERO.into_iter().chain(COUNTED)
 }
 
-/// The values of the counters that are filled in. Bytes are those of the paths over the device's
+/// The values of the counters that are filled in. Bytes are those of the paths over the port's
 /// interfaces, in units of four bytes, as in all such counters. Packets are counted by process, so
-/// those of a process with several devices belong to no device.
-fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static str, u64); 6] {
+/// those of a process with several devices, or of a device with several ports, belong to no port.
+fn counted(
+    device: &DeviceSpec,
+    port: &PortSpec,
+    table: &Table,
+    status: &Status,
+) -> [(&'static str, u64); 6] {
     let [mut sent, mut received, mut sent_packets, mut received_packets] = [0_u64; 4];
     for process in &status.processes {
         if !process.devices.contains(&device.name) {
             continue;
         }
-        let over = |name: &str| device.ports(table).any(|port| port.name == name);
+        let over = |name: &str| port.interfaces(table).any(|interface| interface.name == name);
         for path in process.paths.iter().filter(|path| over(&path.interface)) {
             sent += path.counters.sent_bytes;
             received += path.counters.received_bytes;
         }
-        if process.devices.iter().all(|name| *name == device.name) {
+        if device.ports.len() == 1 && process.devices.iter().all(|name| *name == device.name) {
             for lane in &process.lanes {
                 sent_packets += lane.counters.sent_packets;
                 received_packets += lane.counters.received_packets;
@@ -71,9 +76,10 @@ fn counted(device: &DeviceSpec, table: &Table, status: &Status) -> [(&'static st
 
 /// Writes the counters of all devices into the made-up directory.
 pub(super) fn write(root: &Path, devices: &[DeviceSpec], status: &Status) {
-    for device in devices {
-        let directory = root.join(counters_of(&device.name));
-        for (name, value) in counted(device, &status.broker.table, status) {
+    let ports = |device| DeviceSpec::numbered_ports(device).map(move |port| (device, port));
+    for (device, (number, port)) in devices.iter().flat_map(ports) {
+        let directory = root.join(port_of(&device.name, number)).join("counters");
+        for (name, value) in counted(device, port, &status.broker.table, status) {
             // Another process may be writing or reading the same file.
             let draft = directory.join(format!(".{name}-{}", std::process::id()));
             if fs::write(&draft, format!("{value}\n")).is_ok() {
@@ -114,12 +120,10 @@ mod tests {
         let device = |name: &str, members: &[u32]| DeviceSpec {
             name: name.into(),
             kind: ROCE.kind(),
-            members: members.to_vec(),
             node_guid: 1,
             index: 1,
             uverbs: 1000,
-            gid_table: "roce:2".into(),
-            gids: Vec::new(),
+            ports: vec![PortSpec::new(members.to_vec(), "roce:2".into())],
         };
         let table = Table {
             ports: vec![Port::ethernet(2, "eth0"), Port::ethernet(3, "eth1")],
@@ -139,9 +143,11 @@ mod tests {
             processes: vec![process(&["roce0", "roce1"]), process(&["roce0"]), process(&["mp0"])],
             silent: Vec::new(),
         };
-        let values = counted(&device("roce0", &[2]), &table, &status).map(|(_, value)| value);
-        assert_eq!(values, [200, 400, 5, 7, 5, 7]);
-        let values = counted(&device("roce1", &[3]), &table, &status).map(|(_, value)| value);
-        assert_eq!(values, [10, 20, 0, 0, 0, 0]);
+        let values = |device: &DeviceSpec| {
+            counted(device, &device.ports[0], &table, &status).map(|(_, value)| value)
+        };
+        let of_roce0 = values(&device("roce0", &[2]));
+        assert_eq!(of_roce0, [200, 400, 5, 7, 5, 7]);
+        assert_eq!(values(&device("roce1", &[3])), [10, 20, 0, 0, 0, 0]);
     }
 }

@@ -5,7 +5,7 @@ pub(super) fn directory_of(name: &str) -> String {
     format!("sys/devices/virtual/polypath/{name}/infiniband/{name}")
 }
 
-/// The directory of a device's counters.
-pub(super) fn counters_of(name: &str) -> String {
-    format!("{}/ports/1/counters", directory_of(name))
+/// The directory of a port of a device.
+pub(super) fn port_of(name: &str, port: u8) -> String {
+    format!("{}/ports/{port}", directory_of(name))
 }

@@ -1,9 +1,9 @@
 //! The contents of the made-up files.
 
-use polypath_topology::{DeviceSpec, Table, width_and_speed};
+use polypath_topology::{DeviceSpec, PortSpec, Table, width_and_speed};
 
 use super::counters;
-use super::directories::directory_of;
+use super::directories::{directory_of, port_of};
 
 /// A file: its path below the made-up root, and its contents.
 pub(super) struct File {
@@ -134,13 +134,13 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
     all.links.push((format!("{root}/subsystem"), class));
 
     let hardware = format!("sys/devices/virtual/polypath/{name}");
-    let node = device.ports(table).next().and_then(|port| port.numa_node);
+    let node = device.interfaces(table).next().and_then(|port| port.numa_node);
     let node = node.map_or_else(|| "-1\n".to_owned(), |node| format!("{node}\n"));
     all.file(format!("{hardware}/numa_node"), node);
     // There is no PCI vendor, so that programs that look for a vendor's quirks find none.
     all.file(format!("{hardware}/vendor"), "0xffff\n");
     all.file(format!("{hardware}/device"), "0x0000\n");
-    for port in device.ports(table) {
+    for port in device.interfaces(table) {
         let net = format!("{hardware}/net/{}", port.name);
         if interface(&port.name) {
             all.links.push((net, format!("/sys/class/net/{}", port.name)));
@@ -148,12 +148,14 @@ fn one(all: &mut Contents, device: &DeviceSpec, table: &Table, interface: fn(&st
             all.directories.push(net);
         }
     }
-    port(all, device, table, &format!("{root}/ports/1"));
+    for (number, spec) in device.numbered_ports() {
+        port(all, spec, table, &port_of(name, number));
+    }
 }
 
-/// Adds everything of a device's port.
-fn port(all: &mut Contents, device: &DeviceSpec, table: &Table, port: &str) {
-    let up = device.is_active(table);
+/// Adds everything of a port. Its directory is `port`.
+fn port(all: &mut Contents, spec: &PortSpec, table: &Table, port: &str) {
+    let up = spec.is_active(table);
     for (name, text) in [
         ("state", if up { "4: ACTIVE\n" } else { "1: DOWN\n" }),
         ("phys_state", if up { "5: LinkUp\n" } else { "3: Disabled\n" }),
@@ -166,12 +168,12 @@ fn port(all: &mut Contents, device: &DeviceSpec, table: &Table, port: &str) {
     ] {
         all.file(format!("{port}/{name}"), text);
     }
-    all.file(format!("{port}/rate"), rate(device.speed_mbps(table)));
+    all.file(format!("{port}/rate"), rate(spec.speed_mbps(table)));
     all.file(format!("{port}/pkeys/0"), "0xffff\n");
     for name in counters::names() {
         all.file(format!("{port}/counters/{name}"), "0\n");
     }
-    for (index, entry) in device.gids.iter().enumerate() {
+    for (index, entry) in spec.gids.iter().enumerate() {
         let gid = if entry.is_empty() { [0; 16] } else { entry.gid };
         all.file(format!("{port}/gids/{index}"), groups(&gid));
         if entry.is_empty() {
@@ -192,12 +194,13 @@ mod tests {
         DeviceSpec {
             name: "roce0".into(),
             kind: ROCE.kind(),
-            members: vec![2],
             node_guid: 0x5054_00ff_fe00_0002,
             index: 2,
             uverbs: 1000,
-            gid_table: "roce:2".into(),
-            gids: vec![GidEntry::new("10.0.0.1".parse().unwrap(), 2, true)],
+            ports: vec![PortSpec {
+                gids: vec![GidEntry::new("10.0.0.1".parse().unwrap(), 2, true)],
+                ..PortSpec::new(vec![2], "roce:2".into())
+            }],
         }
     }
 
@@ -253,7 +256,7 @@ mod tests {
             contents(&[device], &Table::default(), &NOTHING_REAL).fingerprint()
         };
         let mut other = device();
-        other.gids.push(GidEntry::new("10.0.0.2".parse().unwrap(), 2, true));
+        other.ports[0].gids.push(GidEntry::new("10.0.0.2".parse().unwrap(), 2, true));
         assert_eq!(print(device()), print(device()));
         assert_ne!(print(device()), print(other));
     }

@@ -60,14 +60,17 @@ pub(super) fn find(path: &[u8]) -> Option<CString> {
     if !is_there(&ours) {
         return None;
     }
-    if path.windows(COUNTERS.len()).any(|part| part == COUNTERS) {
+    if leads_to_counters(path) {
         count(&root);
     }
     Some(ours)
 }
 
-/// The part of a path that leads to counters.
-const COUNTERS: &[u8] = b"/ports/1/counters";
+/// Whether a path leads to the counters of a port.
+fn leads_to_counters(path: &[u8]) -> bool {
+    let mut parts = path.split(|&byte| byte == b'/');
+    parts.by_ref().any(|part| part == b"ports") && parts.nth(1) == Some(b"counters")
+}
 
 /// Whether the path is below a directory that shows real devices beside ours, but not one of ours.
 fn is_real(path: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 
 use polypath_ipc::Client;
 use polypath_ipc::status::{ProcessStatus, Status};
-use polypath_topology::{DeviceSpec, Table, devices};
+use polypath_topology::{DeviceSpec, PortSpec, Table, devices};
 
 use super::ask_kernel;
 use super::message::{Answer, Attributes, Request, kind, messages, readdress};
@@ -74,9 +74,18 @@ fn about(answer: &mut Answer<'_>, request: &Request<'_>, ours: &Ours, device: &D
     let port = request.number(PORT_INDEX);
     match (request.kind(), port) {
         (GET, _) => answer.object(&description(device)),
-        (PORT_GET, None) if request.is_dump() => answer.object(&port_of(device, &ours.table)),
-        (PORT_GET, Some(1)) => answer.object(&port_of(device, &ours.table)),
-        (PORT_GET, _) => return answer.error(libc::EINVAL),
+        (PORT_GET, None) if request.is_dump() => {
+            for (number, port) in device.numbered_ports() {
+                answer.object(&port_of(device, number, port, &ours.table));
+            }
+        }
+        (PORT_GET, number) => {
+            let number = number.and_then(|number| u8::try_from(number).ok()).unwrap_or(0);
+            match device.port(number) {
+                Some(port) => answer.object(&port_of(device, number, port, &ours.table)),
+                None => return answer.error(libc::EINVAL),
+            }
+        }
         (RES_GET, _) => match broker::ask(true, Client::status) {
             Ok(status) => answer.object(&summary(device, &status)),
             Err(error) => return answer.error(error.errno()),
@@ -141,7 +150,7 @@ fn handle(device: &DeviceSpec) -> Attributes {
 /// The attributes for `RDMA_NLDEV_CMD_GET`. The port number is that of the last port.
 fn description(device: &DeviceSpec) -> Attributes {
     handle(device)
-        .u32(PORT_INDEX, 1)
+        .u32(PORT_INDEX, device.ports.len() as u32)
         .text(FW_VERSION, env!("CARGO_PKG_VERSION"))
         .u64(NODE_GUID, device.node_guid)
         .u64(SYS_IMAGE_GUID, device.node_guid)
@@ -151,14 +160,16 @@ fn description(device: &DeviceSpec) -> Attributes {
 
 /// The attributes for `RDMA_NLDEV_CMD_PORT_GET`. A port has one network interface there; for an mp
 /// device it is the first member.
-fn port_of(device: &DeviceSpec, table: &Table) -> Attributes {
+fn port_of(device: &DeviceSpec, number: u8, port: &PortSpec, table: &Table) -> Attributes {
     // IB_PORT_ACTIVE and LINK_UP, or IB_PORT_DOWN and DISABLED.
-    let (state, physical) = if device.is_active(table) { (4, 5) } else { (1, 3) };
-    let port =
-        handle(device).u32(PORT_INDEX, 1).u8(PORT_STATE, state).u8(PORT_PHYS_STATE, physical);
-    match device.ports(table).next() {
-        Some(first) => port.u32(NDEV_INDEX, first.ifindex).text(NDEV_NAME, &first.name),
-        None => port,
+    let (state, physical) = if port.is_active(table) { (4, 5) } else { (1, 3) };
+    let about = handle(device)
+        .u32(PORT_INDEX, number.into())
+        .u8(PORT_STATE, state)
+        .u8(PORT_PHYS_STATE, physical);
+    match port.interfaces(table).next() {
+        Some(first) => about.u32(NDEV_INDEX, first.ifindex).text(NDEV_NAME, &first.name),
+        None => about,
     }
 }
 
@@ -207,12 +218,10 @@ mod tests {
         let device = DeviceSpec {
             name: "mp0".into(),
             kind: MP.kind(),
-            members: vec![2],
             node_guid: 5,
             index: 0x10_0000,
             uverbs: 900,
-            gid_table: "mp".into(),
-            gids: Vec::new(),
+            ports: vec![PortSpec::new(vec![2], "mp".into())],
         };
         Ours { devices: vec![device], table: Table::default() }
     }

@@ -20,7 +20,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for device in devices(table, selection) {
-        let ports: Vec<&Port> = device.ports(table).collect();
+        let ports: Vec<&Port> = device.interfaces(table).collect();
         findings.push(describe(&device, &ports));
         findings.extend(judge_ports(&device.name, &ports));
         if device.kind.multipath {
@@ -49,7 +49,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
 
 fn describe(device: &DeviceSpec, ports: &[&Port]) -> Finding {
     let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
-    let gids = device.gids.iter().filter(|entry| !entry.is_empty()).count();
+    let gids = device.ports.iter().map(|port| port.entries().count()).sum::<usize>();
     let names = names.join(", ");
     Finding::ok(format!(
         "device {} over {names}, {} (`polypath devices` lists them)",

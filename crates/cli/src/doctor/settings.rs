@@ -91,7 +91,7 @@ fn judge_interfaces(bonding: &Bonding, table: &Table, selection: &Selection) -> 
         let what = "POLYPATH_MP names an interface, but there is no mp device: it has no effect";
         return Some(Finding::warning(what, "choose an mp device with --device"));
     };
-    let ports = mp.ports(table);
+    let ports = mp.interfaces(table);
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     let problem = bonding.interface_problem(&names);
     problem.map(|what| Finding::error(format!("POLYPATH_MP: {what}"), CURE))

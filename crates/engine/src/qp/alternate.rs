@@ -35,9 +35,6 @@ impl Qp {
                 attr.alt_port_num, attr.alt_ah.port_num
             )));
         }
-        if attr.alt_port_num != 1 {
-            return Err(Error::invalid("the device has one port, number 1"));
-        }
         if attr.alt_pkey_index != 0 {
             return Err(Error::invalid("the P_Key table has one entry, index 0"));
         }
