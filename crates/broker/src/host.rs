@@ -1,6 +1,6 @@
 //! The connection manager's environment: routes, devices, multicast membership.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
@@ -21,6 +21,8 @@ pub(crate) struct Host {
     netlink: Netlink,
     tables: Tables,
     selections: BTreeMap<ClientId, Selection>,
+    /// The clients whose ids migrate without having asked for it (`POLYPATH_APM`).
+    apm: BTreeSet<ClientId>,
     memberships: Memberships,
 }
 
@@ -31,6 +33,7 @@ impl Host {
             netlink: Netlink::new()?,
             tables: Tables::from_table(table),
             selections: BTreeMap::new(),
+            apm: BTreeSet::new(),
             memberships: Memberships::default(),
         };
         host.refresh()?;
@@ -76,7 +79,17 @@ impl Host {
     pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
         self.memberships.leave_all(client);
         self.selections.remove(&client);
+        self.apm.remove(&client);
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
+    }
+
+    /// Sets whether ids of the client migrate without having asked for it.
+    pub(crate) fn set_apm(&mut self, client: ClientId, apm: bool) {
+        if apm {
+            self.apm.insert(client);
+        } else {
+            self.apm.remove(&client);
+        }
     }
 
     /// Whether there is room for the GID table of one more selection.
@@ -260,6 +273,10 @@ impl Environment for Host {
             }
         }
         addresses
+    }
+
+    fn apm_by_default(&mut self, client: ClientId) -> bool {
+        self.apm.contains(&client)
     }
 
     fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {

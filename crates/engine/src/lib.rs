@@ -48,6 +48,7 @@ pub mod media;
 #[allow(unsafe_code)]
 #[doc(hidden)]
 pub mod memory;
+mod migration;
 mod moderation;
 mod mr;
 mod notify;

@@ -345,6 +345,9 @@ impl QueuePair for Qp {
             }
             visit.qp.modify(attr, mask, &mut visit.host).map_err(refused)?;
             let state = visit.qp.state();
+            if state == QpState::Rts && before != QpState::Rts {
+                self.load_waiting(visit);
+            }
             if state == QpState::Reset && before != QpState::Reset {
                 visit.detach();
                 for cq in self.send_cq.iter().chain(&self.recv_cq) {

@@ -105,6 +105,7 @@ impl EngineInner {
                         self.add_channel(slot, to, end);
                     }
                 }
+                Ok(Some(Push::Path(order))) => self.obey(&order),
                 Ok(Some(Push::Table(table))) => self.set_table(*table),
                 Ok(Some(Push::StatusRequest { id, scope })) => {
                     if stream.report(id, status::report(self, scope)).is_err() {
@@ -123,6 +124,7 @@ impl EngineInner {
     /// Tells the broker what happened on the lanes. Returns false if it has no room for everything.
     fn tell(&self, stream: &mut EventStream) -> core::result::Result<bool, IpcError> {
         self.messenger.begin();
+        let mut all = true;
         for lane in self.lanes.iter() {
             loop {
                 let (events, lost) = lane.take_untold(TOLD_MAX);
@@ -135,8 +137,14 @@ impl EngineInner {
                     return Ok(false);
                 }
             }
+            let news = lane.take_path_news(TOLD_MAX);
+            if !news.is_empty() && !stream.tell_paths(&news)? {
+                lane.put_back_path_news(&news);
+                return Ok(false);
+            }
+            all &= news.len() < TOLD_MAX;
         }
-        Ok(true)
+        Ok(all)
     }
 
     /// Asks for the channels that lanes want.

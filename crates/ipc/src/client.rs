@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 
 use crate::error::IpcError;
 use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope};
+use crate::migration::PathNews;
 use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
@@ -243,12 +244,12 @@ impl Client {
         }
     }
 
-    /// Opens a CM file.
+    /// Opens a CM file. `apm`: its ids migrate without having asked for it.
     ///
     /// # Errors
     /// Those of [`call`](Self::call).
-    pub fn open_cm(&mut self) -> Result<CmFile, IpcError> {
-        match self.call_with_fd(&Request::OpenCm)? {
+    pub fn open_cm(&mut self, apm: bool) -> Result<CmFile, IpcError> {
+        match self.call_with_fd(&Request::OpenCm { apm })? {
             (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
             _ => Err(UNEXPECTED),
         }
@@ -497,10 +498,22 @@ impl EventStream {
     /// # Errors
     /// [`IpcError`].
     pub fn tell(&mut self, lost: u64, events: &[Occurrence]) -> Result<bool, IpcError> {
+        self.tell_now(&Request::Events { lost, events: events.to_vec() })
+    }
+
+    /// Tells the broker what happened to the paths of queue pairs. Returns false if it has no room now.
+    ///
+    /// # Errors
+    /// [`IpcError`].
+    pub fn tell_paths(&mut self, news: &[PathNews]) -> Result<bool, IpcError> {
+        self.tell_now(&Request::Paths { news: news.to_vec() })
+    }
+
+    fn tell_now(&mut self, request: &Request) -> Result<bool, IpcError> {
         if std::process::id() != self.owner {
             return Err(IpcError::Forked);
         }
-        let bytes = message::encode(&Request::Events { lost, events: events.to_vec() })?;
+        let bytes = message::encode(request)?;
         match socket::send(self.socket.as_fd(), &bytes, None) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),

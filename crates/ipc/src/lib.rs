@@ -38,6 +38,7 @@ mod diag;
 mod error;
 pub mod faults;
 pub mod message;
+pub mod migration;
 pub mod port;
 pub mod sched;
 pub mod settings;

@@ -13,13 +13,14 @@ use polypath_telemetry::Occurrence;
 use polypath_topology::{Bonding, PathSelector, Rule, RuleScope, Table};
 
 use crate::error::IpcError;
+use crate::migration::{PathNews, PathOrder};
 use crate::status::{BrokerStatus, ProcessStatus};
 
 #[cfg(test)]
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -160,7 +161,10 @@ pub enum Request {
     GetTable,
     /// Stands for `open("/dev/infiniband/rdma_cm")`. Answer: [`Reply::Cm`] with the application's
     /// end of the event socket.
-    OpenCm,
+    OpenCm {
+        /// Whether ids migrate to an alternate path without having asked for it (`POLYPATH_APM`).
+        apm: bool,
+    },
     /// Stands for `write()` to an open CM file. Answer: [`Reply::CmResponse`], or [`Reply::Error`]
     /// with the errno that `write()` would give.
     CmCommand {
@@ -247,6 +251,11 @@ pub enum Request {
         /// At most [`TOLD_MAX`], oldest first.
         events: Vec<Occurrence>,
     },
+    /// On an event stream: what happened to the paths of queue pairs. It has no reply.
+    Paths {
+        /// At most [`TOLD_MAX`], oldest first.
+        news: Vec<PathNews>,
+    },
 }
 
 /// What the broker answers.
@@ -321,6 +330,9 @@ pub enum Push {
         /// How much the report tells.
         scope: Scope,
     },
+    /// What the connection manager wants done with a queue pair. Engines of the process that do not have the
+    /// queue pair's lane ignore it.
+    Path(PathOrder),
     /// Another lane shares memory with one of the process's. One end of the channel comes with the message.
     Channel {
         /// The slot of the process's own lane.
@@ -438,7 +450,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (18, 651420972152113312);
+        const DECLARED: (u32, u64) = (19, 10575708269712877047);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 

@@ -21,6 +21,7 @@ const SNAP_LEN_MAX: u32 = 65_535;
 
 /// The environment variables that Polypath knows.
 pub const VARIABLES: &[&str] = &[
+    "POLYPATH_APM",
     "POLYPATH_BUSY_POLL",
     "POLYPATH_BROKER_BIN",
     "POLYPATH_CONFIG",
@@ -64,6 +65,9 @@ pub enum SettingError {
          {SNAP_LEN_MAX}"
     )]
     SnapLen(String),
+    /// `POLYPATH_APM`.
+    #[error("POLYPATH_APM is `{0}`: write on or off, or unset it")]
+    Apm(String),
     /// `POLYPATH_RDMA_CM`.
     #[error(
         "POLYPATH_RDMA_CM is `{0}`: write polypath, kernel or both (by source address), or unset it"
@@ -101,6 +105,19 @@ pub fn rdma_cm(text: &str) -> Result<Option<RdmaCm>, SettingError> {
         "kernel" => Ok(Some(RdmaCm::Kernel)),
         "both" => Ok(Some(RdmaCm::Both)),
         other => Err(SettingError::RdmaCm(other.to_owned())),
+    }
+}
+
+/// Parses `POLYPATH_APM`: whether connections of rdma_cm migrate to an alternate path although the program
+/// did not ask for it; not if it is empty.
+///
+/// # Errors
+/// [`SettingError::Apm`].
+pub fn apm(text: &str) -> Result<bool, SettingError> {
+    match text {
+        "" | "off" => Ok(false),
+        "on" => Ok(true),
+        other => Err(SettingError::Apm(other.to_owned())),
     }
 }
 
@@ -176,6 +193,8 @@ mod tests {
 
     #[test]
     fn librdmacm_is_served_by_polypath_the_kernel_or_both() {
+        assert_eq!(["", "off", "on"].map(apm), [Ok(false), Ok(false), Ok(true)]);
+        assert!(apm("yes").unwrap_err().to_string().contains("write on or off"));
         assert_eq!(rdma_cm(""), Ok(None));
         assert_eq!(rdma_cm("polypath"), Ok(Some(RdmaCm::Polypath)));
         assert_eq!(rdma_cm("kernel"), Ok(Some(RdmaCm::Kernel)));

@@ -161,7 +161,14 @@ fn open_kernel(flags: c_int) -> Result<c_int, c_int> {
 
 /// Opens a file of the broker. With `device`, it also reaches the kernel's devices.
 fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
-    let cm = match broker::ask(true, polypath_ipc::Client::open_cm) {
+    let apm = match who::apm() {
+        Ok(apm) => apm,
+        Err(error) => {
+            log::line(format_args!("{error}"));
+            return Err(libc::EINVAL);
+        }
+    };
+    let cm = match broker::ask(true, |client| client.open_cm(apm)) {
         Ok(cm) => cm,
         Err(error) if device.is_some() => {
             // The same is true if rxe has the port: a program that only wants the kernel's devices

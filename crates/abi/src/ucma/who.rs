@@ -1,6 +1,6 @@
 //! Decides who serves librdmacm: Polypath, the kernel, or both.
 
-use polypath_ipc::settings::{RdmaCm, SettingError, rdma_cm};
+use polypath_ipc::settings::{self, RdmaCm, SettingError, rdma_cm};
 use rustix::fs::FileType;
 
 use super::PATH;
@@ -14,6 +14,14 @@ pub(super) fn serves() -> Result<RdmaCm, SettingError> {
     let text = std::env::var_os("POLYPATH_RDMA_CM").unwrap_or_default();
     let said = rdma_cm(&text.to_string_lossy())?;
     Ok(said.unwrap_or_else(|| by_what_is_there(has_node(), paths::has_real_devices)))
+}
+
+/// The value of `POLYPATH_APM`: whether connections migrate although the program did not ask for it.
+///
+/// # Errors
+/// [`SettingError`], whose text says what to write instead.
+pub(super) fn apm() -> Result<bool, SettingError> {
+    settings::apm(&std::env::var_os("POLYPATH_APM").unwrap_or_default().to_string_lossy())
 }
 
 fn by_what_is_there(node: bool, devices: impl FnOnce() -> bool) -> RdmaCm {

@@ -43,7 +43,8 @@ impl Broker {
         loop {
             let mads = self.send_mads();
             let events = self.deliver_events();
-            if !mads && !events {
+            let orders = self.send_path_orders();
+            if !mads && !events && !orders {
                 return;
             }
         }

@@ -3,6 +3,7 @@
 mod channels;
 mod clients;
 mod cm;
+mod migration;
 mod orphans;
 mod pings;
 mod requests;

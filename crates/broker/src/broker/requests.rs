@@ -72,6 +72,7 @@ impl Broker {
             (Role::Events, Request::Events { lost, events }) => {
                 return self.take_events(id, lost, events);
             }
+            (Role::Events, Request::Paths { news }) => return self.take_path_news(id, &news),
             (Role::Watching, _) => {
                 return self.reject_nonsense(id, "a request on a watching connection");
             }
@@ -132,7 +133,8 @@ impl Broker {
                 Err(Refusal::new(libc::EBADF, format!("slots {slots:?} are not all yours")))
             }
             Request::GetTable => reply(Reply::Table(Box::new(self.host.table().clone()))),
-            Request::OpenCm => {
+            Request::OpenCm { apm } => {
+                self.host.set_apm(ClientId(id), apm);
                 let opened = self.open_file(id);
                 let (file, socket) = opened.map_err(|e| Refusal::of("opening a CM file", &e))?;
                 Ok((Reply::Cm { file: file.0.into() }, Some(socket)))
@@ -175,7 +177,7 @@ impl Broker {
                 self.begin_watch(id, past);
                 reply(Reply::Done)
             }
-            Request::StatusReport { .. } | Request::Events { .. } => {
+            Request::StatusReport { .. } | Request::Events { .. } | Request::Paths { .. } => {
                 Err(Refusal::new(libc::EPROTO, "reports belong on an event stream"))
             }
             // `begin_status` sends its several answers.

@@ -2,7 +2,9 @@
 
 use super::Finding;
 use polypath_ipc::faults::Faults;
-use polypath_ipc::settings::{Bonding, VARIABLES, bonding, busy_poll, lanes, rdma_cm, snap_len};
+use polypath_ipc::settings::{
+    Bonding, VARIABLES, apm, bonding, busy_poll, lanes, rdma_cm, snap_len,
+};
 use polypath_topology::{Selection, Table, devices};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -40,6 +42,7 @@ fn judge(name: &str, value: &str) -> Option<Finding> {
         },
         "POLYPATH_PCAP" => unwritable(Path::new(value)),
         "POLYPATH_SNAPLEN" => snap_len(value).err().and_then(|error| wrong(error.to_string())),
+        "POLYPATH_APM" => apm(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_MP" => bonding(value).err().and_then(|error| wrong(error.to_string())),
         "POLYPATH_RDMA_CM" => rdma_cm(value).err().and_then(|error| wrong(error.to_string())),
         // `broker()` checks the form, and which interfaces exist.

@@ -22,6 +22,7 @@ use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::local::Exchange;
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
+use crate::migration::PathBook;
 
 /// The largest number of flows that are kept open for control packets. Flows share sockets, so
 /// these are not as many sockets.
@@ -81,6 +82,8 @@ pub(crate) struct LaneIo {
     /// The errno of the last failed receive.
     receive_error: Option<i32>,
     pub(crate) datagrams: Datagrams,
+    /// What is remembered of paths for the connection manager.
+    pub(crate) paths: PathBook,
     /// The number of completions since the lane was entered.
     pub(crate) completions: u32,
     /// Whether the reader of one of these completions asked for an event, and sleeps until it.
@@ -109,6 +112,7 @@ impl LaneIo {
             send_errors: SendErrors::default(),
             receive_error: None,
             datagrams: Datagrams::default(),
+            paths: PathBook::default(),
             completions: 0,
             awaited: false,
             deferrals: Deferrals::default(),

@@ -426,7 +426,6 @@ impl Lane {
 }
 
 /// The index of a queue pair number within its lane.
-#[cfg(any(test, fuzzing))]
 pub(crate) const fn index_of(qpn: u32) -> u16 {
     polypath_lane::QpTable::<QpResources>::index_of(qpn)
 }

@@ -58,6 +58,7 @@ impl LaneIo {
     pub(super) fn note_migration(&mut self, paths: &PathManager, qpn: u32, news: MigrationNews) {
         let [primary, alternate] =
             paths.both_paths(qpn).map(|path| path.map(|path| self.name_of(paths, path)));
+        self.paths.note(qpn, news);
         let qpn = Qpn(qpn);
         self.note(match news {
             MigrationNews::Migrated(cause) => {

@@ -1,23 +1,11 @@
-//! Alternate paths (automatic path migration): their address vectors, and loading one on behalf of the
-//! program.
+//! Alternate paths (automatic path migration) of programs: their address vectors.
 
-use polypath_verbs::{AhAttr, Error, MigState, QpAttr, QpAttrMask, QpState, Result};
+use polypath_transport::MigrationNews;
+use polypath_verbs::{Error, QpAttr, QpAttrMask, Result};
 
 use super::Qp;
 use crate::address::{self, Resolved};
 use crate::lane::QpVisit;
-
-/// An alternate path for a queue pair, as the connection manager found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Alternate {
-    /// Where it leads.
-    pub(crate) ah: AhAttr,
-    /// The local port, from 1.
-    pub(crate) port_num: u8,
-    pub(crate) pkey_index: u16,
-    /// The local ACK timeout of the path, 0 to 31: 4.096 µs × 2^timeout.
-    pub(crate) timeout: u8,
-}
 
 impl Qp {
     /// Resolves the alternate address vector, if one is set.
@@ -41,6 +29,17 @@ impl Qp {
         address::resolve(&self.context.spec(), &attr.alt_ah).map(Some)
     }
 
+    /// Loads the path that the connection manager wanted loaded before the queue pair was in RTS.
+    pub(super) fn load_waiting(&self, visit: &mut QpVisit<'_>) {
+        let Some(path) = visit.host.paths_and_out().1.paths.take_waiting(self.qpn) else { return };
+        if let Err(error) = crate::migration::load(visit, self.qpn, &path) {
+            crate::log::line(&format!("queue pair {:#x}: {error}", self.qpn));
+            let io = visit.host.paths_and_out().1;
+            io.paths.note(self.qpn, MigrationNews::AlternateLost);
+            io.journal.call();
+        }
+    }
+
     /// Gives the queue pair the alternate path. It must be attached.
     pub(super) fn load(visit: &mut QpVisit<'_>, to: Resolved) -> Result<()> {
         let loaded = visit.set_alternate(to.local, to.remote, to.options());
@@ -58,30 +57,4 @@ impl Qp {
             visit.clear_alternate();
         }
     }
-}
-
-/// Loads an alternate path and asks for REARM, as a program would by `ibv_modify_qp`. A queue pair that
-/// is ARMED stays so, with the new alternate path.
-pub(crate) fn load_alternate(
-    qp: &dyn polypath_verbs::QueuePair,
-    alternate: &Alternate,
-) -> Result<()> {
-    let now = qp.query()?;
-    if now.state != QpState::Rts {
-        return Err(Error::new(
-            libc::EAGAIN,
-            format!("the queue pair is in {:?}: load the alternate path in RTS", now.state),
-        ));
-    }
-    let mut attr = QpAttr::new(QpState::Rts);
-    attr.alt_ah = AhAttr { port_num: alternate.port_num, ..alternate.ah };
-    attr.alt_port_num = alternate.port_num;
-    attr.alt_pkey_index = alternate.pkey_index;
-    attr.alt_timeout = alternate.timeout;
-    let mut mask = QpAttrMask::ALT_PATH;
-    if now.path_mig_state != MigState::Armed {
-        attr.path_mig_state = MigState::Rearm;
-        mask |= QpAttrMask::PATH_MIG_STATE;
-    }
-    qp.modify(&attr, mask)
 }

@@ -1,0 +1,80 @@
+//! Carries out what the connection manager wants done with queue pairs, which processes have, and tells it
+//! what became of it (automatic path migration).
+
+use polypath_cm::{AlternatePath, ClientId, PathOrder};
+use polypath_ipc::migration::{self, PathNews};
+use polypath_ipc::{Push, message};
+
+use super::Broker;
+use crate::connection::Role;
+use crate::sys::process::now;
+
+impl Broker {
+    /// Passes the connection manager's orders to the processes. Returns true if there were any.
+    pub(super) fn send_path_orders(&mut self) -> bool {
+        let mut any = false;
+        while let Some(order) = self.cm.poll_path_order() {
+            any = true;
+            let (client, order) = in_message(&order);
+            let pid = self.connections.get(&client.0).map(|connection| connection.pid);
+            let Ok(bytes) = message::encode(&Push::Path(order)) else { continue };
+            let bytes: std::rc::Rc<[u8]> = bytes.into();
+            for id in self.event_streams() {
+                if self.connections.get(&id).map(|connection| connection.pid) == pid {
+                    self.send(id, std::rc::Rc::clone(&bytes), None);
+                }
+            }
+        }
+        any
+    }
+
+    /// A process tells what happened to the paths of its queue pairs.
+    pub(super) fn take_path_news(&mut self, id: u64, news: &[PathNews]) {
+        let Some(pid) = self.connections.get(&id).map(|connection| connection.pid) else { return };
+        let is_its = |c: &&crate::connection::Connection| c.role == Role::Control && c.pid == pid;
+        // An id belongs to the connection that opened its file, which is another one of the process.
+        let clients: Vec<ClientId> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| is_its(connection))
+            .map(|(id, _)| ClientId(*id))
+            .collect();
+        for &client in &clients {
+            for news in news {
+                match *news {
+                    PathNews::Migrated { qpn, local, remote } => {
+                        let to = Some((local, remote));
+                        self.cm.path_migrated(now(), client, qpn, to, &mut self.host);
+                    }
+                    PathNews::AlternateFailed { qpn } => {
+                        self.cm.alternate_failed(now(), client, qpn);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn in_message(order: &PathOrder) -> (ClientId, migration::PathOrder) {
+    match *order {
+        PathOrder::LoadAlternate { client, qp_num, alternate } => {
+            let AlternatePath { device, local, ifindex, remote, .. } = alternate;
+            let path = migration::AlternatePath {
+                local,
+                ifindex,
+                remote,
+                port_num: device.port_num,
+                gid_index: device.gid_index,
+                flow_label: alternate.flow_label,
+                traffic_class: alternate.traffic_class,
+                hop_limit: alternate.hop_limit,
+                ack_timeout: alternate.ack_timeout,
+                pkey_index: alternate.pkey_index,
+            };
+            (client, migration::PathOrder::Load { qpn: qp_num, path })
+        }
+        PathOrder::Migrate { client, qp_num, to: (local, remote) } => {
+            (client, migration::PathOrder::Migrate { qpn: qp_num, local, remote })
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Carries out what the broker's connection manager wants done with the paths of queue pairs, and tells it
+//! what became of them. Programs that use rdma_cm know nothing of it: the two connection managers agree on
+//! an alternate path, and load and renew it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use polypath_ipc::migration::{AlternatePath, PathNews, PathOrder};
+use polypath_paths::PathOptions;
+use polypath_topology::gids::gid_of;
+use polypath_transport::MigrationNews;
+use polypath_verbs::{AhAttr, Error, MigState, QpAttr, QpAttrMask, QpState, Result};
+
+use crate::engine_inner::EngineInner;
+use crate::lane::{Lane, QpVisit, State, index_of};
+use crate::log;
+
+/// The largest number of queue pairs of a lane whose alternate paths wait for RTS.
+const WAITING_MAX: usize = 4096;
+
+/// What a lane remembers of paths for the connection manager.
+#[derive(Debug, Default)]
+pub(crate) struct PathBook {
+    /// Alternate paths of queue pairs that are not in RTS yet, by number.
+    waiting: BTreeMap<u32, AlternatePath>,
+    /// Queue pairs of which the broker is to be told something, and whether their alternate path failed.
+    untold: BTreeMap<u32, bool>,
+}
+
+impl PathBook {
+    /// Notes what happened to the paths of a queue pair.
+    pub(crate) fn note(&mut self, qpn: u32, news: MigrationNews) {
+        match news {
+            MigrationNews::Migrated(_) => {
+                self.untold.insert(qpn, false);
+            }
+            MigrationNews::AlternateLost | MigrationNews::Failed => {
+                self.untold.entry(qpn).or_insert(true);
+            }
+            MigrationNews::Armed => {}
+        }
+    }
+
+    /// Takes the path that has waited for the queue pair to be in RTS.
+    pub(crate) fn take_waiting(&mut self, qpn: u32) -> Option<AlternatePath> {
+        self.waiting.remove(&qpn)
+    }
+}
+
+impl EngineInner {
+    /// Carries out an order of the broker. Another engine of this process may have the queue pair.
+    pub(crate) fn obey(&self, order: &PathOrder) {
+        let (PathOrder::Load { qpn, .. } | PathOrder::Migrate { qpn, .. }) = *order;
+        let lane = self.lanes.iter().find(|lane| u32::from(lane.slot) == qpn >> 16);
+        let Some(lane) = lane.filter(|lane| !lane.has_failed() && !lane.is_closed()) else {
+            return;
+        };
+        lane.enter(|State { core, io, .. }| {
+            let done = core.with(index_of(qpn), io, |visit| match *order {
+                PathOrder::Load { qpn, path } => load_or_wait(visit, qpn, &path),
+                PathOrder::Migrate { local, remote, .. } => migrate(visit, qpn, (local, remote)),
+            });
+            if let Some(Err(error)) = done {
+                log::line(&format!("queue pair {qpn:#x}: {error}"));
+                io.paths.untold.entry(qpn).or_insert(true);
+                io.journal.call();
+            }
+        });
+    }
+}
+
+impl Lane {
+    /// Takes what the broker is to be told of the paths of queue pairs, at most `most`.
+    pub(crate) fn take_path_news(&self, most: usize) -> Vec<PathNews> {
+        self.enter(|State { core, io, .. }| {
+            let mut news = Vec::new();
+            while let Some((qpn, failed)) = io.paths.untold.pop_first() {
+                let now = core.with(index_of(qpn), io, |visit| primary(visit, qpn)).flatten();
+                match now {
+                    Some((local, remote)) if !failed => {
+                        news.push(PathNews::Migrated { qpn, local, remote });
+                    }
+                    Some(_) => news.push(PathNews::AlternateFailed { qpn }),
+                    // The queue pair is gone.
+                    None => {}
+                }
+                if news.len() == most {
+                    break;
+                }
+            }
+            news
+        })
+    }
+
+    /// Puts back what could not be told.
+    pub(crate) fn put_back_path_news(&self, news: &[PathNews]) {
+        self.enter(|State { io, .. }| {
+            for news in news {
+                let (qpn, failed) = match *news {
+                    PathNews::Migrated { qpn, .. } => (qpn, false),
+                    PathNews::AlternateFailed { qpn } => (qpn, true),
+                };
+                io.paths.untold.entry(qpn).or_insert(failed);
+            }
+        });
+    }
+}
+
+/// The addresses of the paths of a queue pair: those of the primary and of the alternate one.
+fn both(visit: &mut QpVisit<'_>, qpn: u32) -> [Option<(IpAddr, IpAddr)>; 2] {
+    let (paths, _) = visit.host.paths_and_out();
+    paths.both_paths(qpn).map(|path| {
+        let address = paths.path(path?)?;
+        Some((address.local, address.remote))
+    })
+}
+
+fn primary(visit: &mut QpVisit<'_>, qpn: u32) -> Option<(IpAddr, IpAddr)> {
+    both(visit, qpn)[0]
+}
+
+/// Loads the path, at once or when the queue pair is in RTS.
+fn load_or_wait(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Result<()> {
+    match visit.qp.state() {
+        QpState::Rts => load(visit, qpn, path),
+        QpState::Init | QpState::Rtr | QpState::Sqd => {
+            let waiting = &mut visit.host.paths_and_out().1.paths.waiting;
+            if waiting.len() >= WAITING_MAX && !waiting.contains_key(&qpn) {
+                return Err(Error::no_memory("too many queue pairs wait for their alternate path"));
+            }
+            waiting.insert(qpn, *path);
+            Ok(())
+        }
+        state => Err(Error::invalid(format!("in {state:?} it takes no alternate path"))),
+    }
+}
+
+/// Loads the path into a queue pair in RTS and arms it, as a program would by `ibv_modify_qp`.
+pub(crate) fn load(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Result<()> {
+    let state = visit.qp.query().path_mig_state;
+    let [primary, alternate] = both(visit, qpn);
+    let wanted = Some((path.local, path.remote));
+    if wanted == alternate && wanted != primary && state != MigState::Migrated {
+        return Ok(());
+    }
+    let mut attr = QpAttr::new(QpState::Rts);
+    attr.alt_ah = AhAttr {
+        is_global: true,
+        dgid: gid_of(path.remote),
+        flow_label: path.flow_label,
+        sgid_index: path.gid_index,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        port_num: path.port_num,
+        ..AhAttr::default()
+    };
+    (attr.alt_port_num, attr.alt_pkey_index) = (path.port_num, path.pkey_index);
+    attr.alt_timeout = path.ack_timeout;
+    let mut mask = QpAttrMask::ALT_PATH;
+    if state != MigState::Armed {
+        attr.path_mig_state = MigState::Rearm;
+        mask |= QpAttrMask::PATH_MIG_STATE;
+    }
+    let refused = |error| Error::invalid(format!("the alternate path is refused: {error}"));
+    visit.qp.check_modify(&attr, mask).map_err(refused)?;
+    let options = PathOptions {
+        flow_label: path.flow_label,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        multipath: false,
+    };
+    let loaded = visit.set_alternate(path.local, path.remote, options);
+    loaded.map_err(|error| Error::no_memory(error.to_string()))?;
+    visit.qp.modify(&attr, mask, &mut visit.host).map_err(refused)
+}
+
+/// Migrates to the loaded path, if it leads between these addresses.
+fn migrate(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) -> Result<()> {
+    let [primary, alternate] = both(visit, qpn);
+    if primary == Some(to) || alternate != Some(to) {
+        // It has migrated already; or it has another path by now, of which the broker knows.
+        return Ok(());
+    }
+    if visit.qp.query().path_mig_state != MigState::Armed {
+        return Ok(());
+    }
+    let mut attr = QpAttr::new(QpState::Rts);
+    attr.path_mig_state = MigState::Migrated;
+    let done = visit.qp.modify(&attr, QpAttrMask::PATH_MIG_STATE, &mut visit.host);
+    done.map_err(|error| Error::invalid(format!("it can't migrate: {error}")))
+}
