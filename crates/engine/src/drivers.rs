@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polypath_topology::{DeviceKind, DeviceSpec, MP, Provider, ROCE};
+use polypath_topology::{APM, DeviceKind, DeviceSpec, MP, Provider, ROCE};
 use polypath_verbs::{Context, DeviceInfo, Error, Result};
 
 use crate::context::OpenDevice;
@@ -13,6 +13,7 @@ use crate::engine_inner::EngineInner;
 static DRIVERS: &[&dyn Driver] = &[
     &OnLanes(ROCE),
     &OnLanes(MP),
+    &OnLanes(APM),
     #[cfg(test)]
     &crate::toy_device::ToyDriver,
 ];

@@ -21,6 +21,7 @@
 //! `docs/extend/device.md` shows how to add a kind of device.
 #![forbid(unsafe_code)]
 
+mod apm;
 mod bonding;
 mod choice;
 mod device;
@@ -38,6 +39,7 @@ mod selector;
 mod subnet;
 pub mod table;
 
+pub use apm::APM;
 pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
 pub use choice::Choice;
 pub use device::{

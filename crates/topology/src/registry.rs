@@ -1,12 +1,13 @@
 //! The registry of all kinds of devices.
 
+use crate::apm::APM;
 use crate::mp::MP;
 use crate::provider::Provider;
 use crate::roce::ROCE;
 
 /// The provider of each kind. To add a kind, add its provider here and its driver to those of the
 /// engine.
-pub static PROVIDERS: [&dyn Provider; 2] = [ROCE, MP];
+pub static PROVIDERS: [&dyn Provider; 3] = [ROCE, MP, APM];
 
 /// The provider whose devices a program without a selection gets.
 pub(crate) fn for_interfaces(interfaces: usize) -> &'static dyn Provider {
