@@ -1,7 +1,7 @@
 /* Shows that each operation is executed exactly once and in order, whatever the paths do.
  *
- * server:  exact -s PORT
- * client:  exact -c HOST PORT SECONDS
+ * server:  exact -s PORT [OWN OTHER [EVERY]]
+ * client:  exact -c HOST PORT SECONDS [OWN OTHER [EVERY]]
  *
  * For SECONDS, or until SIGINT, the client posts rounds of a fetch-and-add, an atomic write of the round's number, a
  * numbered send, a write and a read back of what it wrote. It checks that each fetch-and-add returns
@@ -11,7 +11,11 @@
  *
  *     exact: rounds=N counter=N
  *
- * and exit with 0, or say what was wrong and exit with 1.
+ * OWN and OTHER are two addresses of this host: with them, the queue pair has a primary and an alternate
+ * path, which apm.h keeps loaded; EVERY milliseconds it is made to migrate. Then the client tells of each
+ * migration how long nothing completed.
+ *
+ * Both exit with 0, or say what was wrong and exit with 1.
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -27,6 +31,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "apm.h"
+
 enum { DEPTH = 8, MESSAGE = 12345, RECEIVES = 64, LAST = 0x7fffffff };
 
 struct message {
@@ -39,6 +45,7 @@ struct remote {
 	uint32_t qpn, psn, rkey, pad;
 	uint64_t counter, area, round;
 	uint8_t gid[16];
+	uint8_t other_gid[16];
 };
 
 /* All memory that is used, in one registration. */
@@ -123,6 +130,7 @@ static struct ibv_wc completion(void)
 	int count;
 	while ((count = ibv_poll_cq(cq, 1, &wc)) == 0)
 		;
+	apm_completed(now());
 	if (count < 0)
 		fail("ibv_poll_cq failed");
 	if (wc.status != IBV_WC_SUCCESS)
@@ -167,8 +175,8 @@ static void open_device(struct remote *local)
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		fail("cannot move the queue pair to INIT");
 	union ibv_gid gid;
-	if (ibv_query_gid(context, 1, 1, &gid))
-		fail("no GID 1");
+	if (apm_open(context) || ibv_query_gid(context, apm.port[0], apm.index[0], &gid))
+		fail("no GID %d, or none for an address", apm.index[0]);
 	local->qpn = qp->qp_num;
 	local->psn = (uint32_t)(now() * 1e6) & 0xffffff;
 	local->rkey = mr->rkey;
@@ -176,6 +184,8 @@ static void open_device(struct remote *local)
 	local->area = (uintptr_t)memory->area;
 	local->round = (uintptr_t)&memory->round;
 	memcpy(local->gid, gid.raw, 16);
+	if (!ibv_query_gid(context, apm.port[1], apm.index[1], &gid))
+		memcpy(local->other_gid, gid.raw, 16);
 }
 
 static void connect_qp(const struct remote *local, const struct remote *remote)
@@ -187,7 +197,9 @@ static void connect_qp(const struct remote *local, const struct remote *remote)
 		.rq_psn = remote->psn,
 		.max_dest_rd_atomic = DEPTH,
 		.min_rnr_timer = 1,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 64 } },
+		.ah_attr = { .is_global = 1,
+			     .port_num = apm.port[0],
+			     .grh = { .sgid_index = apm.index[0], .hop_limit = 64 } },
 	};
 	memcpy(rtr.ah_attr.grh.dgid.raw, remote->gid, 16);
 	struct ibv_port_attr port;
@@ -208,6 +220,8 @@ static void connect_qp(const struct remote *local, const struct remote *remote)
 	if (ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 				    IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC))
 		fail("cannot move the queue pair to RTS");
+	if (apm_start(qp, remote->gid, remote->other_gid))
+		fail("cannot load an alternate path");
 }
 
 static void transfer(int fd, const struct remote *local, struct remote *remote)
@@ -375,11 +389,12 @@ static void act(const char *host, const char *port, double seconds)
 
 int main(int count, char **arguments)
 {
-	if (count == 3 && !strcmp(arguments[1], "-s"))
+	if (count >= 3 && !strcmp(arguments[1], "-s") && !apm_arguments(arguments + 3))
 		serve(arguments[2]);
-	else if (count == 5 && !strcmp(arguments[1], "-c"))
+	else if (count >= 5 && !strcmp(arguments[1], "-c") && !apm_arguments(arguments + 5))
 		act(arguments[2], arguments[3], atof(arguments[4]));
 	else
-		fail("usage: exact -s PORT | exact -c HOST PORT SECONDS");
+		fail("usage: exact -s PORT [OWN OTHER [EVERY]] | exact -c HOST PORT SECONDS [OWN OTHER [EVERY]]");
+	apm_end();
 	return 0;
 }
