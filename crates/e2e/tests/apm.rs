@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{End, Error, Host, Lab, PATIENT, Running, share, until};
+use polypath_e2e::{Direction, End, Error, Host, Lab, PATIENT, Running, share, until};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The connected queue pairs of a host.
 fn queue_pairs(host: &Host) -> Result<Vec<Value>, Error> {
@@ -29,17 +29,24 @@ fn migrations(host: &Host) -> Result<u64, Error> {
     Ok(queue_pairs(host)?.iter().filter_map(|qp| qp["counters"]["migrations"].as_u64()).sum())
 }
 
-/// Starts a program with a connection over link 0 and an alternate path over link 1.
+/// Unmodified programs that connect by rdma_cm.
+const RPING: &[&str] = &["rping", "-V", "-S", "3000"];
+const WRITE: &[&str] = &["ib_write_bw", "-R", "--run_infinitely"];
+const READ: &[&str] = &["ib_read_bw", "-R", "--run_infinitely"];
+const ATOMIC: &[&str] = &["ib_atomic_bw", "-R", "--run_infinitely"];
+
+/// Starts a program on both hosts. Their connection is over link 0, with an alternate path over link 1.
 fn start(lab: &Lab, device: &str, words: &[&str]) -> Result<[Running; 2], Error> {
-    let run = |host: usize, words: &[&str]| {
+    let run = |host: usize, words: Vec<&str>| {
         lab.host(host).verbs(words).device(Some(device)).env("POLYPATH_APM", "on").spawn()
     };
     let meet = lab.host(0).ipv4(0);
-    let common = [words, &["-a", &meet]].concat();
-    let server = run(0, &[&["rping", "-s"], &common[..]].concat())?;
-    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
-    let client = run(1, &[&["rping", "-c"], &common[..]].concat())?;
-    Ok([server, client])
+    let is_rping = words[0] == "rping";
+    let roles: [&[&str]; 2] =
+        if is_rping { [&["-s", "-a", &meet], &["-c", "-a", &meet]] } else { [&[], &[&meet]] };
+    let server = run(0, [words, roles[0]].concat())?;
+    lab.host(0).wait_cm_listen(&server, if is_rping { 7174 } else { 18515 }, LIMIT)?;
+    Ok([server, run(1, [words, roles[1]].concat())?])
 }
 
 /// Waits until both ends have become able to migrate `times` times.
@@ -65,24 +72,70 @@ fn wait_migrated(lab: &Lab, programs: &[Running; 2], times: u64) -> Result<(), E
     })
 }
 
-#[test]
-fn rping_goes_on_when_one_link_after_the_other_goes_down() -> Result<(), Error> {
-    let _share = share(PATIENT);
-    for device in ["roce", "roce2"] {
-        let lab = Lab::new()?;
-        let programs = start(&lab, device, &["-V", "-S", "3000"])?;
-        for round in 0..4 {
+/// Hits the path in use again and again, and mends it after both ends have left it.
+fn survive(
+    words: &[&str],
+    device: &str,
+    rounds: usize,
+    hit: impl Fn(&Lab, usize, usize) -> Result<(), Error>,
+    mend: impl Fn(&Lab, usize, usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let lab = Lab::new()?;
+    let programs = start(&lab, device, words)?;
+    for round in 0..rounds {
+        let one_round = || {
             wait_armed(&lab, &programs, round + 1)?;
-            let link = round % 2;
-            lab.link_down(link, if round < 2 { End::Both } else { End::Of(round % 2) })?;
+            lab.wait_traffic(&[&programs[1], &programs[0]], 10_000, LIMIT)?;
+            hit(&lab, round, round % 2)?;
             wait_migrated(&lab, &programs, round as u64 + 1)?;
-            lab.link_up(link)?;
-        }
-        let [server, client] = programs;
-        client.signal(libc::SIGINT);
-        let client = client.finish(LIMIT)?;
-        assert!(!client.text().contains("mismatch"), "{}", client.text());
-        drop(server);
+            mend(&lab, round, round % 2)
+        };
+        one_round().inspect_err(|_| {
+            for host in 0..2 {
+                let status = lab.host(host).polypath(&["status"]).map(|status| status.text());
+                println!("{words:?}, round {round}, host {host}: {}", status.unwrap_or_default());
+            }
+        })?;
+    }
+    lab.wait_traffic(&[&programs[1], &programs[0]], 10_000, LIMIT)?;
+    for program in programs {
+        assert!(!program.text().contains("mismatch"), "{}", program.text());
+        program.signal(libc::SIGINT);
+        program.finish(LIMIT)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_go_on_when_the_link_in_use_goes_down() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    for (words, device) in
+        [(RPING, "roce"), (RPING, "roce2"), (WRITE, "roce2"), (READ, "roce"), (ATOMIC, "roce2")]
+    {
+        let end = |round| if round < 2 { End::Both } else { End::Of(round % 2) };
+        let hit = |lab: &Lab, round, link| lab.link_down(link, end(round));
+        survive(words, device, 4, hit, |lab, _, link| lab.link_up(link))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_go_on_when_the_path_in_use_is_silent() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    for words in [RPING, WRITE, READ, ATOMIC] {
+        let hit = |lab: &Lab, _, link| lab.cut(link, Direction::Both);
+        survive(words, "roce2", 2, hit, |lab, _, link| lab.heal(link))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_go_on_when_an_address_is_removed() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    for words in [RPING, WRITE, READ, ATOMIC] {
+        let hit = |lab: &Lab, round: usize, link| lab.host(round / 2).remove_addresses(link);
+        let mend = |lab: &Lab, round: usize, link| lab.host(round / 2).add_addresses(link);
+        survive(words, "roce2", 4, hit, mend)?;
     }
     Ok(())
 }
