@@ -58,7 +58,13 @@ fn follow(mut stream: EventStream, arguments: &Arguments, user: u32) -> Result<(
         let (lost, events) = match stream.wait_event() {
             Ok(Push::Events { lost, events }) => (lost, events),
             Ok(Push::Goodbye) | Err(IpcError::Closed) => return Ok(()),
-            Ok(Push::Table(_) | Push::StatusRequest { .. } | Push::Channel { .. }) => continue,
+            Ok(
+                Push::Table(_)
+                | Push::StatusRequest { .. }
+                | Push::Channel { .. }
+                | Push::LoadAlternate { .. }
+                | Push::Migrate { .. },
+            ) => continue,
             Err(error) => return Err(error.into()),
         };
         let mut text = String::new();

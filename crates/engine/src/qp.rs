@@ -96,6 +96,7 @@ impl Qp {
             srq: srq.clone(),
             target,
             token: request.token,
+            pending_alternate: Cell::default(),
             last_error: Cell::default(),
             last_path: Cell::new(PathId::NONE),
             keys: KeyCache::new(),
@@ -344,8 +345,12 @@ impl QueuePair for Qp {
             }
             visit.qp.modify(attr, mask, &mut visit.host).map_err(refused)?;
             let state = visit.qp.state();
+            if state == QpState::Rts && before != QpState::Rts {
+                alternate::apply_pending(visit, self.qpn);
+            }
             if state == QpState::Reset && before != QpState::Reset {
                 visit.detach();
+                visit.host.own.pending_alternate.set(None);
                 for cq in self.send_cq.iter().chain(&self.recv_cq) {
                     cq.purge(self.qpn);
                 }

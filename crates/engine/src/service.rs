@@ -12,6 +12,7 @@ use polypath_topology::Table;
 use polypath_verbs::{Error, Result};
 
 use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
+use crate::lane::Lane;
 use crate::lane::noted::Noted;
 use crate::media::local::from_broker;
 use crate::notify::lock;
@@ -105,6 +106,16 @@ impl EngineInner {
                         self.add_channel(slot, to, end);
                     }
                 }
+                Ok(Some(Push::LoadAlternate { qpn, alternate })) => {
+                    if let Some(lane) = self.lane_with(qpn) {
+                        lane.load_alternate(qpn, alternate);
+                    }
+                }
+                Ok(Some(Push::Migrate { qpn })) => {
+                    if let Some(lane) = self.lane_with(qpn) {
+                        lane.migrate(qpn);
+                    }
+                }
                 Ok(Some(Push::Table(table))) => self.set_table(*table),
                 Ok(Some(Push::StatusRequest { id, scope })) => {
                     if stream.report(id, status::report(self, scope)).is_err() {
@@ -137,6 +148,11 @@ impl EngineInner {
             }
         }
         Ok(true)
+    }
+
+    /// The lane that a queue pair number belongs to; another engine of this process may have it.
+    fn lane_with(&self, qpn: u32) -> Option<&Arc<Lane>> {
+        self.lanes.iter().find(|lane| u32::from(lane.slot) == qpn >> 16)
     }
 
     /// Asks for the channels that lanes want.

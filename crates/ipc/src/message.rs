@@ -19,7 +19,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -330,6 +330,20 @@ pub enum Push {
     },
     /// The broker goes away.
     Goodbye,
+    /// Gives a queue pair of the process an alternate path, and makes it ready to migrate as soon as it is
+    /// in RTS. If that is not possible the process says so by an event
+    /// ([`Event::AlternateRefused`](polypath_telemetry::Event::AlternateRefused)).
+    LoadAlternate {
+        /// The queue pair.
+        qpn: u32,
+        /// The path.
+        alternate: AlternatePath,
+    },
+    /// Makes a queue pair of the process migrate to its alternate path, if it is ready to.
+    Migrate {
+        /// The queue pair.
+        qpn: u32,
+    },
     /// What happened, for who asked by [`Request::Watch`].
     Events {
         /// Events before these that are not told, because the watcher did not read in time.
@@ -337,6 +351,27 @@ pub enum Push {
         /// Oldest first.
         events: Vec<Told>,
     },
+}
+
+/// An alternate path for a queue pair, as an address vector and what belongs to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlternatePath {
+    /// Index of the local GID in the device's table.
+    pub sgid_index: u8,
+    /// Destination GID.
+    pub dgid: [u8; 16],
+    /// Flow label, 20 bits; 0: any.
+    pub flow_label: u32,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Hop limit or TTL; 0: 64.
+    pub hop_limit: u8,
+    /// The local port, from 1.
+    pub port_num: u8,
+    /// Index of the P_Key.
+    pub pkey_index: u16,
+    /// Local ACK timeout, 0 to 31: 4.096 µs × 2^timeout; 0 means no timeout.
+    pub timeout: u8,
 }
 
 /// Most events in a message.
@@ -438,7 +473,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (18, 651420972152113312);
+        const DECLARED: (u32, u64) = (19, 1216937845841270382);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
