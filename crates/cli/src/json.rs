@@ -149,8 +149,19 @@ struct QueuePair {
     live_paths: u32,
     /// `null` if the device has one path only.
     policy: Option<Policy>,
+    /// `null` if no alternate path was ever loaded.
+    migration: Option<Migration>,
     counters: Counters,
     last_error: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Migration {
+    state: String,
+    alternate: String,
+    count: u64,
+    last_cause: Option<String>,
+    last_at_unix_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -382,8 +393,22 @@ impl From<ipc::QpStatus> for QueuePair {
             active_path: status.active_path,
             live_paths: status.live_paths,
             policy: status.policy.map(Policy::from),
+            migration: status.migration.map(Migration::from),
             counters: counted.map(|(counter, n)| (counter.name.to_owned(), n)).collect(),
             last_error: status.last_error,
+        }
+    }
+}
+
+impl From<ipc::MigrationStatus> for Migration {
+    fn from(status: ipc::MigrationStatus) -> Self {
+        let (last_cause, last_at) = status.last.unzip();
+        Self {
+            state: status.state,
+            alternate: status.alternate,
+            count: status.count,
+            last_cause,
+            last_at_unix_ms: last_at.map(|us| us / 1000),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::paths_table::paths;
 use crate::policy::policies;
 use crate::prometheus;
 use crate::text::{CLEAR, Columns, at, bytes, count, duration, now_ms};
-use polypath_ipc::status::{FailoverStatus, ProcessStatus, QpStatus};
+use polypath_ipc::status::{FailoverStatus, MigrationStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
 use polypath_telemetry::{
     ControlDrops, Counters, Descriptor, FaultCounters, LaneDrops, Occurrence,
@@ -313,11 +313,29 @@ fn failover(failover: &FailoverStatus) -> String {
     format!("fail-over from {from} to {to}: {reason}{after}")
 }
 
+/// The alternate path of a queue pair, and its migrations.
+fn migration_words(migration: &MigrationStatus) -> String {
+    let MigrationStatus { state, alternate, count, last } = migration;
+    let to = if alternate.is_empty() { "no path" } else { alternate };
+    let last = match last {
+        None => String::new(),
+        Some((cause, us)) => format!(
+            ", migrated {}, last {} ({cause})",
+            self::count(*count, "time"),
+            at(us / 1000, now_ms())
+        ),
+    };
+    format!("{state}, alternate path {to}{last}")
+}
+
 fn qp_details(qps: &[QpStatus], verbose: bool) -> String {
     let mut text = String::new();
     for qp in qps {
         if verbose {
             text += &counters(&format!("  {}: ", hex(qp.qpn)), qp.counters.iter());
+        }
+        if let Some(migration) = &qp.migration {
+            text += &format!("  {}: {}\n", hex(qp.qpn), migration_words(migration));
         }
         if !qp.last_error.is_empty() {
             text += &format!("  {}: failed: {}\n", hex(qp.qpn), qp.last_error);
@@ -378,6 +396,12 @@ pub(crate) mod tests {
                 },
                 origin: Origin::Command,
                 own: true,
+            }),
+            migration: Some(MigrationStatus {
+                state: "ARMED".into(),
+                alternate: "10.0.1.1>10.0.1.2@eth1".into(),
+                count: 3,
+                last: Some(("path_lost".into(), 1_700_000_000_000_000)),
             }),
             last_error: "retries exhausted".into(),
             counters: QpCounters { retransmitted_packets: 3, ..QpCounters::default() },

@@ -16,19 +16,6 @@ fn queue_pairs(host: &Host) -> Result<Vec<Value>, Error> {
     Ok(qps.filter(|qp| qp["state"] == "RTS").cloned().collect())
 }
 
-/// The texts of what happened in the processes of a host.
-fn events(host: &Host) -> Result<Vec<String>, Error> {
-    let status = host.status()?;
-    let lists = status["processes"].as_array().into_iter().flatten();
-    let events = lists.filter_map(|process| process["events"].as_array()).flatten();
-    Ok(events.filter_map(|event| Some(event["text"].as_str()?.to_owned())).collect())
-}
-
-/// How often the only queue pair of a host has migrated.
-fn migrations(host: &Host) -> Result<u64, Error> {
-    Ok(queue_pairs(host)?.iter().filter_map(|qp| qp["counters"]["migrations"].as_u64()).sum())
-}
-
 /// Unmodified programs that connect by rdma_cm.
 const RPING: &[&str] = &["rping", "-V", "-S", "3000"];
 const WRITE: &[&str] = &["ib_write_bw", "-R", "--run_infinitely"];
@@ -49,26 +36,36 @@ fn start(lab: &Lab, device: &str, words: &[&str]) -> Result<[Running; 2], Error>
     Ok([server, run(1, [words, roles[1]].concat())?])
 }
 
-/// Waits until both ends have become able to migrate `times` times.
-fn wait_armed(lab: &Lab, programs: &[Running; 2], times: usize) -> Result<(), Error> {
-    until("both ends to be armed", LIMIT, || {
+/// Waits until all queue pairs of both hosts use link `link`, and are ready to migrate to the other one.
+fn wait_armed(lab: &Lab, programs: &[Running; 2], link: usize) -> Result<(), Error> {
+    let other = format!("@eth{}", 1 - link);
+    wait_all(lab, programs, link, |qp| {
+        let migration = &qp["migration"];
+        migration["state"] == "ARMED"
+            && migration["alternate"].as_str().is_some_and(|path| path.ends_with(&other))
+    })
+}
+
+/// Waits until all queue pairs of both hosts use link `link`, and are as they are wanted.
+fn wait_all(
+    lab: &Lab,
+    programs: &[Running; 2],
+    link: usize,
+    wanted: impl Fn(&Value) -> bool,
+) -> Result<(), Error> {
+    let by = format!("@eth{link}");
+    let fits = |qp: &Value| {
+        qp["active_path"].as_str().is_some_and(|path| path.ends_with(&by)) && wanted(qp)
+    };
+    until(&format!("queue pairs on link {link}"), LIMIT, || {
         programs.iter().try_for_each(Running::expect_alive)?;
         for host in 0..2 {
-            let armed = events(lab.host(host))?;
-            if armed.iter().filter(|text| text.contains("can migrate to")).count() < times {
+            let qps = queue_pairs(lab.host(host))?;
+            if qps.is_empty() || !qps.iter().all(fits) {
                 return Ok(None);
             }
         }
         Ok(Some(()))
-    })
-}
-
-/// Waits until both ends have migrated `times` times.
-fn wait_migrated(lab: &Lab, programs: &[Running; 2], times: u64) -> Result<(), Error> {
-    until("both ends to migrate", LIMIT, || {
-        programs.iter().try_for_each(Running::expect_alive)?;
-        let done = migrations(lab.host(0))? >= times && migrations(lab.host(1))? >= times;
-        Ok(done.then_some(()))
     })
 }
 
@@ -84,10 +81,10 @@ fn survive(
     let programs = start(&lab, device, words)?;
     for round in 0..rounds {
         let one_round = || {
-            wait_armed(&lab, &programs, round + 1)?;
+            wait_armed(&lab, &programs, round % 2)?;
             lab.wait_traffic(&[&programs[1], &programs[0]], 10_000, LIMIT)?;
             hit(&lab, round, round % 2)?;
-            wait_migrated(&lab, &programs, round as u64 + 1)?;
+            wait_all(&lab, &programs, 1 - round % 2, |_| true)?;
             mend(&lab, round, round % 2)
         };
         one_round().inspect_err(|_| {

@@ -3,6 +3,7 @@
 //! executed exactly once.
 
 use polypath_e2e::{Direction, End, Error, Finished, Lab, Running, compile_c};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ struct Pair {
     lab: Lab,
     server: Running,
     client: Running,
-    /// Lines of the client that were read.
-    read: usize,
+    /// How many lines of the client with each text were waited for.
+    seen: HashMap<&'static str, usize>,
 }
 
 impl Pair {
@@ -39,29 +40,34 @@ impl Pair {
         let words = words.into_iter().chain(paths(1));
         let client = lab.host(1).verbs(words).device(Some("roce2")).spawn()?;
         client.wait_line("connected", MARGIN)?;
-        let mut pair = Self { lab, server, client, read: 0 };
+        let mut pair = Self { lab, server, client, seen: HashMap::new() };
         pair.expect("apm: armed")?;
         Ok(pair)
     }
 
-    /// Waits for the next line of the client with this text, and returns it.
-    fn expect(&mut self, text: &str) -> Result<String, Error> {
+    /// Waits for one more line of the client with this text than before, and returns it. Lines with
+    /// different texts come in any order, because different threads write them.
+    fn expect(&mut self, text: &'static str) -> Result<String, Error> {
+        let seen = self.seen.entry(text).or_default();
+        let at = *seen;
+        *seen += 1;
+        let (client, server) = (&self.client, &self.server);
         polypath_e2e::until(text, MARGIN, || {
-            self.client.expect_alive()?;
-            self.server.expect_alive()?;
-            let lines = self.client.lines_from(self.read);
-            let found = lines.iter().position(|line| line.text.contains(text));
-            Ok(found.map(|at| {
-                self.read += at + 1;
-                lines[at].text.clone()
-            }))
+            client.expect_alive()?;
+            server.expect_alive()?;
+            let lines = client.lines_from(0).into_iter().map(|line| line.text);
+            Ok(lines.filter(|line| line.contains(text)).nth(at))
+        })
+        .map_err(|error| {
+            let (client, server) = (client.text(), server.text());
+            Error::Missing(format!("{error}; the client: {client}; the server: {server}"))
         })
     }
 
     /// Waits for a migration to the path by this link. Returns for how long nothing completed.
     fn migrated(&mut self, link: usize) -> Result<Duration, Error> {
         let to = format!("migrated to {}, nothing completed for ", self.lab.host(1).ipv4(link));
-        let line = self.expect(&to)?;
+        let line = self.expect("migrated to ")?;
         let ms = line.split(&to).nth(1).and_then(|rest| rest.strip_suffix(" ms"));
         let ms: f64 = ms.and_then(|ms| ms.parse().ok()).ok_or(Error::Missing(line.clone()))?;
         Ok(Duration::from_secs_f64(ms / 1000.0))

@@ -7,22 +7,17 @@ use std::net::IpAddr;
 
 use polypath_ipc::migration::{AlternatePath, PathNews, PathOrder};
 use polypath_paths::PathOptions;
+use polypath_telemetry::{Event, Qpn};
 use polypath_topology::gids::gid_of;
 use polypath_transport::MigrationNews;
 use polypath_verbs::{AhAttr, Error, MigState, QpAttr, QpAttrMask, QpState, Result};
 
 use crate::engine_inner::EngineInner;
-use crate::lane::{Lane, QpVisit, State, index_of};
-use crate::log;
-
-/// The largest number of queue pairs of a lane whose alternate paths wait for RTS.
-const WAITING_MAX: usize = 4096;
+use crate::lane::{Lane, LaneIo, QpVisit, State, index_of};
 
 /// What a lane remembers of paths for the connection manager.
 #[derive(Debug, Default)]
 pub(crate) struct PathBook {
-    /// Alternate paths of queue pairs that are not in RTS yet, by number.
-    waiting: BTreeMap<u32, AlternatePath>,
     /// Queue pairs of which the broker is to be told something, and whether their alternate path failed.
     untold: BTreeMap<u32, bool>,
 }
@@ -40,10 +35,13 @@ impl PathBook {
             MigrationNews::Armed => {}
         }
     }
+}
 
-    /// Takes the path that has waited for the queue pair to be in RTS.
-    pub(crate) fn take_waiting(&mut self, qpn: u32) -> Option<AlternatePath> {
-        self.waiting.remove(&qpn)
+impl LaneIo {
+    /// Tells the broker and its users that a queue pair gets no alternate path.
+    pub(crate) fn refuse_alternate(&mut self, qpn: u32, error: &Error) {
+        self.paths.untold.entry(qpn).or_insert(true);
+        self.note(Event::AlternateRefused { qpn: Qpn(qpn), text: error.to_string() });
     }
 }
 
@@ -61,9 +59,7 @@ impl EngineInner {
                 PathOrder::Migrate { local, remote, .. } => migrate(visit, qpn, (local, remote)),
             });
             if let Some(Err(error)) = done {
-                log::line(&format!("queue pair {qpn:#x}: {error}"));
-                io.paths.untold.entry(qpn).or_insert(true);
-                io.journal.call();
+                io.refuse_alternate(qpn, &error);
             }
         });
     }
@@ -124,11 +120,7 @@ fn load_or_wait(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Resu
     match visit.qp.state() {
         QpState::Rts => load(visit, qpn, path),
         QpState::Init | QpState::Rtr | QpState::Sqd => {
-            let waiting = &mut visit.host.paths_and_out().1.paths.waiting;
-            if waiting.len() >= WAITING_MAX && !waiting.contains_key(&qpn) {
-                return Err(Error::no_memory("too many queue pairs wait for their alternate path"));
-            }
-            waiting.insert(qpn, *path);
+            visit.host.own.pending_alternate.set(Some(*path));
             Ok(())
         }
         state => Err(Error::invalid(format!("in {state:?} it takes no alternate path"))),

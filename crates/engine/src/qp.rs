@@ -97,6 +97,7 @@ impl Qp {
             srq: srq.clone(),
             target,
             token: request.token,
+            pending_alternate: Cell::default(),
             last_error: Cell::default(),
             last_path: Cell::new(PathId::NONE),
             keys: KeyCache::new(),
@@ -350,6 +351,7 @@ impl QueuePair for Qp {
             }
             if state == QpState::Reset && before != QpState::Reset {
                 visit.detach();
+                visit.host.own.pending_alternate.set(None);
                 for cq in self.send_cq.iter().chain(&self.recv_cq) {
                     cq.purge(self.qpn);
                 }

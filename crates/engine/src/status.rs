@@ -12,14 +12,17 @@ use polypath_ipc::message::Scope;
 use polypath_ipc::status::{
     LaneStatus, PathStatus, PeerStatus, PolicyStatus, ProcessStatus, QpStatus,
 };
-use polypath_paths::{Mode, PathKind, PathManager, PathState, PathStatus as PathReport, PeerBrief};
+use polypath_paths::{
+    Mode, PathAddress, PathKind, PathManager, PathState, PathStatus as PathReport, PeerBrief,
+};
 use polypath_telemetry::{Errno, PathCounters, QpCounters};
 use polypath_topology::rules::Origin;
 use polypath_topology::{InForce, Table};
-use polypath_transport::PeerId;
-use polypath_verbs::{QpState, QpType};
+use polypath_transport::{MigrationStatus, PeerId};
+use polypath_verbs::{MigState, QpState, QpType};
 use smallvec::SmallVec;
 
+use crate::clock;
 use crate::context_inner::ContextInner;
 use crate::engine_inner::EngineInner;
 use crate::lane::noted::{Failure, Noted};
@@ -148,6 +151,12 @@ impl Names {
     fn path(&self, path: &PathReport) -> String {
         format!("{}>{}@{}", path.address.local, path.address.remote, self.interface(path))
     }
+
+    /// A path over UDP.
+    fn address(&self, address: &PathAddress) -> String {
+        let interface = self.interfaces.get(&address.ifindex).map_or("?", String::as_str);
+        format!("{}>{}@{interface}", address.local, address.remote)
+    }
 }
 
 /// The word for a kind of path.
@@ -259,6 +268,7 @@ struct QpCopy {
     own_mode: Option<Mode>,
     context: *const ContextInner,
     counters: QpCounters,
+    migration: MigrationCopy,
     last_error: Option<Failure>,
 }
 
@@ -287,6 +297,7 @@ impl QpCopy {
             own_mode: paths.own_mode(config.qpn),
             context: Arc::as_ptr(&entry.own.context),
             counters: *entry.qp.counters(),
+            migration: MigrationCopy::of(entry, paths),
             last_error: entry.own.last_error.get(),
         }
     }
@@ -323,9 +334,44 @@ impl QpCopy {
             policy: peer.and_then(|peer| peer.policy).map(|policy| {
                 self.own_mode.map_or(policy, |mode| names.own_policy(self.qpn, mode))
             }),
+            migration: self.migration.status(names),
             counters: self.counters,
             last_error: self.last_error.map(|failure| failure.to_string()).unwrap_or_default(),
         }
+    }
+}
+
+/// The migration of a queue pair, copied under the lane's lock.
+struct MigrationCopy {
+    status: MigrationStatus,
+    alternate: Option<PathAddress>,
+}
+
+impl MigrationCopy {
+    fn of(entry: &Entry, paths: &PathManager) -> Self {
+        let [_, alternate] = paths.both_paths(entry.qp.config().qpn);
+        let alternate = alternate.and_then(|path| paths.path(path)).copied();
+        Self { status: entry.qp.migration(), alternate }
+    }
+
+    fn status(self, names: &Names) -> Option<polypath_ipc::status::MigrationStatus> {
+        let Self { status, alternate } = self;
+        if !status.loaded {
+            return None;
+        }
+        let state = match status.state {
+            MigState::Migrated => "MIGRATED",
+            MigState::Rearm => "REARM",
+            MigState::Armed => "ARMED",
+        };
+        Some(polypath_ipc::status::MigrationStatus {
+            state: state.to_owned(),
+            alternate: alternate.map(|address| names.address(&address)).unwrap_or_default(),
+            count: status.count,
+            last: status
+                .last
+                .map(|(cause, at)| (cause.name().to_owned(), clock::realtime_ns(at) / 1000)),
+        })
     }
 }
 

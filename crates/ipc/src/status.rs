@@ -385,10 +385,27 @@ pub struct QpStatus {
     pub live_paths: u32,
     /// How it uses its paths; `None` if its device has only one.
     pub policy: Option<PolicyStatus>,
+    /// Its two paths (automatic path migration); `None` if no alternate path was ever loaded.
+    pub migration: Option<MigrationStatus>,
     /// Its counters.
     pub counters: QpCounters,
     /// Its last error in words; empty if there was none.
     pub last_error: String,
+}
+
+/// The migration of a queue pair.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationStatus {
+    /// `MIGRATED`, `REARM`, `ARMED`.
+    pub state: String,
+    /// The alternate path: `local>remote@interface`; the active one after a migration. Empty if there is
+    /// none.
+    pub alternate: String,
+    /// How often it has migrated.
+    pub count: u64,
+    /// Why it migrated last, as a [`MigrationCause`](polypath_telemetry::MigrationCause) is named, and when,
+    /// in microseconds since 1970 UTC.
+    pub last: Option<(String, u64)>,
 }
 
 /// How paths are used, and why.

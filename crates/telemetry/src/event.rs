@@ -224,6 +224,14 @@ events! {
             /// Its alternate path.
             alternate: Option<PathName>,
         },
+        /// The connection manager had an alternate path for a queue pair, which cannot be loaded.
+        #[event("alternate_refused", Warning, "queue pair {qpn} gets no alternate path: {text}")]
+        AlternateRefused {
+            /// The queue pair.
+            qpn: Qpn,
+            /// The reason, as text.
+            text: String,
+        },
         /// A queue pair ran out of retries, and its alternate path does not lead to the peer either.
         #[event(
             "migration_failed",

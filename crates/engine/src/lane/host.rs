@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use polypath_ipc::migration::AlternatePath;
 use polypath_lane::{NotSent, Outside, Overrun};
 use polypath_paths::{ControlOut, PathAddress, PathEvent, PathManager};
 use polypath_telemetry::{Counters as _, Event, QpCounters, Qpn};
@@ -35,6 +36,8 @@ pub(crate) struct QpResources {
     /// XRC targets only.
     pub(crate) target: Option<TargetState>,
     pub(crate) token: u64,
+    /// An alternate path that is to be loaded when it is in RTS.
+    pub(crate) pending_alternate: Cell<Option<AlternatePath>>,
     /// Its last failure, for `polypath status`.
     pub(crate) last_error: Cell<Option<Failure>>,
     /// The path that it last sent on.

@@ -1,11 +1,11 @@
 //! Alternate paths (automatic path migration) of programs: their address vectors.
 
-use polypath_transport::MigrationNews;
 use polypath_verbs::{Error, QpAttr, QpAttrMask, Result};
 
 use super::Qp;
 use crate::address::{self, Resolved};
 use crate::lane::QpVisit;
+use crate::migration;
 
 impl Qp {
     /// Resolves the alternate address vector, if one is set.
@@ -31,12 +31,9 @@ impl Qp {
 
     /// Loads the path that the connection manager wanted loaded before the queue pair was in RTS.
     pub(super) fn load_waiting(&self, visit: &mut QpVisit<'_>) {
-        let Some(path) = visit.host.paths_and_out().1.paths.take_waiting(self.qpn) else { return };
-        if let Err(error) = crate::migration::load(visit, self.qpn, &path) {
-            crate::log::line(&format!("queue pair {:#x}: {error}", self.qpn));
-            let io = visit.host.paths_and_out().1;
-            io.paths.note(self.qpn, MigrationNews::AlternateLost);
-            io.journal.call();
+        let Some(path) = visit.host.own.pending_alternate.take() else { return };
+        if let Err(error) = migration::load(visit, self.qpn, &path) {
+            visit.host.paths_and_out().1.refuse_alternate(self.qpn, &error);
         }
     }
 
