@@ -2,7 +2,7 @@
 //! whether the judge notices planted faults. `polypath-sim cm` runs any number of seeds.
 
 use polypath_sim::Trace;
-use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, shrink};
+use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, run_apm, shrink};
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
@@ -99,4 +99,32 @@ fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
     for planted in [CmPlantedFault::Lose(7), CmPlantedFault::Double(7), CmPlantedFault::Forget(9)] {
         noticed(planted, &[due, uncalled, events, "no event comes that nothing has caused"]);
     }
+}
+
+/// Connections whose queue pairs migrate, over networks that lose and delay.
+#[test]
+fn migrating_connections_keep_an_armed_backup() {
+    let mut sum = [0; 4];
+    for seed in 0..300 {
+        let report = run_apm(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        for (sum, n) in
+            sum.iter_mut().zip([report.established, report.armed, report.migrations, report.asked])
+        {
+            *sum += n;
+        }
+    }
+    assert!(sum.iter().all(|n| *n > 300), "little happened: {sum:?}");
+}
+
+#[test]
+fn a_run_of_migrations_repeats_itself() {
+    for seed in [3, 14, 159] {
+        assert_eq!(run_apm(seed).unwrap(), run_apm(seed).unwrap());
+    }
+}
+
+#[test]
+fn dbg_one() {
+    let seed = std::env::var("APMSEED").unwrap().parse().unwrap();
+    eprintln!("{:?}", run_apm(seed));
 }
