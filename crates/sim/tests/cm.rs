@@ -125,6 +125,16 @@ fn a_run_of_migrations_repeats_itself() {
 
 #[test]
 fn dbg_one() {
-    let seed = std::env::var("APMSEED").unwrap().parse().unwrap();
-    eprintln!("{:?}", run_apm(seed));
+    if let Ok(seed) = std::env::var("APMSEED") {
+        eprintln!("{:?}", run_apm(seed.parse().unwrap()));
+        return;
+    }
+    let mut bad = 0;
+    for seed in 0..5000 {
+        if let Err(failure) = run_apm(seed) {
+            bad += 1;
+            if bad < 12 { eprintln!("seed {seed}: {failure}"); }
+        }
+    }
+    eprintln!("{bad} bad");
 }

@@ -258,6 +258,9 @@ impl Connections {
     /// way from now on.
     pub(crate) fn moved(&mut self, now: Duration, local_id: u32, to: &AlternatePath) {
         let Some(c) = self.get_mut(local_id) else { return };
+        // The path that is left may be the next alternate one, even if the peer's list got lost.
+        let (_, remote) = c.pair();
+        c.alternates.add_peer(remote);
         c.endpoints = Endpoints {
             local: to.local,
             remote: to.remote,
