@@ -559,3 +559,43 @@ fn a_lap_is_refused_with_its_reason() {
     assert_eq!(ask(&mut two, &|_| {}).0, ApStatus::Ok);
     assert_eq!(loads(&two.w.orders(1)).len(), 1);
 }
+
+/// The queue pair has migrated, and its new address is gone before anybody was told.
+#[test]
+fn a_migration_to_an_address_that_is_gone_is_known() {
+    let mut two = Two::connected(&[0, 1, 2]);
+    two.settle();
+    let qps = two.qps();
+    let to = two.alternate().unwrap();
+    let (other, lost) = if to.0 == on(1, 0) { (2, 1) } else { (1, 2) };
+    two.w.change_addresses(0, &addresses(0, &[0, other]));
+    two.settle();
+    assert_eq!(two.alternate().unwrap().0, on(other, 0));
+    two.w.migrated(two.a, qps[0], Some(to));
+    two.w.orders(1);
+    two.settle();
+    let status = two.w.hosts[0].cm.describe()[0].migration.unwrap();
+    assert_eq!(status.migrations, 1);
+    assert_eq!(follows(&two.w.orders(1)).first(), Some(&(on(lost, 1), on(lost, 0))));
+}
+
+/// The list of the passive end's addresses gets lost, so the path on which the connection began is all
+/// that the active end knows.
+#[test]
+fn the_path_that_was_left_is_not_forgotten() {
+    let mut two = Two::new(&[0, 1], [true; 2]);
+    let mut rtus = 0;
+    two.w.filter = Box::new(move |mad| {
+        rtus += i32::from(mad.message.name() == "RTU");
+        !(mad.message.name() == "RTU" && rtus == 2)
+    });
+    two.establish();
+    two.settle();
+    let qps = two.qps();
+    assert!(two.w.sent_names().contains(&"SAP"), "the active end did not know a second address");
+    assert_eq!(two.alternate(), Some((on(1, 0), on(1, 1))));
+    two.w.migrated(two.a, qps[0], None);
+    two.w.migrated(two.b, qps[1], None);
+    two.settle();
+    assert_eq!(two.alternate(), Some((on(0, 0), on(0, 1))));
+}
