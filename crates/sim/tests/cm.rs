@@ -105,8 +105,10 @@ fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
 #[test]
 fn migrating_connections_keep_an_armed_backup() {
     let mut sum = [0; 4];
-    for seed in 0..300 {
-        let report = run_apm(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    // The path to go back to was forgotten (96), and a migration to an address that was gone (the rest).
+    for seed in (0..300).chain([96, 223, 1315, 3622, 3815, 4857]) {
+        let report =
+            run_apm(seed, false).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         for (sum, n) in
             sum.iter_mut().zip([report.established, report.armed, report.migrations, report.asked])
         {
@@ -119,22 +121,6 @@ fn migrating_connections_keep_an_armed_backup() {
 #[test]
 fn a_run_of_migrations_repeats_itself() {
     for seed in [3, 14, 159] {
-        assert_eq!(run_apm(seed).unwrap(), run_apm(seed).unwrap());
+        assert_eq!(run_apm(seed, false).unwrap(), run_apm(seed, false).unwrap());
     }
-}
-
-#[test]
-fn dbg_one() {
-    if let Ok(seed) = std::env::var("APMSEED") {
-        eprintln!("{:?}", run_apm(seed.parse().unwrap()));
-        return;
-    }
-    let mut bad = 0;
-    for seed in 0..5000 {
-        if let Err(failure) = run_apm(seed) {
-            bad += 1;
-            if bad < 12 { eprintln!("seed {seed}: {failure}"); }
-        }
-    }
-    eprintln!("{bad} bad");
 }

@@ -1,5 +1,6 @@
 //! One run: the events of two hosts, in order of time.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -121,15 +122,16 @@ struct World {
     lag: Duration,
     /// The chance, per mille, that a host cannot load a path.
     refusal: u64,
+    print: bool,
 }
 
-/// Runs the case that a seed means. A panic counts as a failure.
+/// Runs the case that a seed means, and prints what happens if `print`. A panic counts as a failure.
 ///
 /// # Errors
 /// The first promise that was broken.
-pub fn run_apm(seed: u64) -> Result<ApmReport, Failure> {
+pub fn run_apm(seed: u64, print: bool) -> Result<ApmReport, Failure> {
     let run = || {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, print);
         let result = world.all();
         let at = world.now;
         world.report.sent = world.net.sent;
@@ -147,7 +149,7 @@ fn qpn(conn: usize, host: usize) -> u32 {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, print: bool) -> Self {
         let mut rng = Rng::new(seed ^ STREAM);
         let links = 2 + rng.below(2) as usize;
         let link = |rng: &mut Rng| {
@@ -190,6 +192,7 @@ impl World {
             report: ApmReport::default(),
             lag: [MS, MS * 30, MS * 600][rng.below(3) as usize],
             refusal: [0, 0, 0, 200][rng.below(4) as usize],
+            print,
             rng,
             case,
         };
@@ -401,62 +404,7 @@ impl World {
                     Err(error) => return breach("messages can be read", format!("{error}")),
                 };
                 self.watcher.sent(self.now, host, &mad)?;
-                if std::env::var("APMDBG").is_ok() { eprintln!("{:?} host {host} {}->{} {mad} {}", self.now, out.local, out.remote, match &mad.message { polypath_wire::cm::CmMessage::Lap(m)=>format!("{:?}",m.alternate.local_gid.to_ip()), polypath_wire::cm::CmMessage::Sap(m)=>format!("{:?}",m.local_gid.to_ip()), _=>String::new() }); }
-                let datagram = datagram(&out, self.sends & 0xff_ffff, self.now);
-                self.sends += 1;
-                self.net.send(self.now, host, datagram, &mut self.rng);
-            }
-            while let Some(order) = self.hosts[host].cm.poll_path_order() {
-                let at = self.in_order(host);
-                self.plan(at, Action::Execute { host, order });
-            }
-            let Some(bytes) = self.hosts[host].cm.poll_event_of(FILE) else { return Ok(()) };
-            let Some(event) = Event::parse(bytes) else {
-                return breach("events can be read", format!("host {host}"));
-            };
-            self.told(host, &event)?;
-        }
-    }
-
-    /// When a message between a host's connection manager and its queue pairs arrives.
-    fn in_order(&mut self, host: usize) -> Duration {
-        let lag = self.lag;
-        let at = (self.now + self.rng.time(lag)).max(self.busy[host]);
-        self.busy[host] = at;
-        at
-    }
-
-    /// The application of a host gets an event.
-    fn told(&mut self, host: usize, told: &Event) -> Verdict {
-        let of = |c: &Conn| c.ids[host] == Some(told.id);
-        match told.kind {
-            event::ADDR_RESOLVED => {
-                self.command(host, &abi::resolve_route(told.id))?;
-            }
-            event::ROUTE_RESOLVED => {
-                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
-                self.command(host, &abi::connect(told.id, &param(conn, 0)))?;
-            }
-            event::CONNECT_REQUEST => {
-                let conn = (told.qpn() / 0x100) as usize - 1;
-                self.conns[conn].ids[1] = Some(told.id);
-                self.ready(conn, 1)?;
-                self.command(1, &abi::accept(told.id, 100, Some(&param(conn, 1))))?;
-            }
-            event::CONNECT_RESPONSE => {
-                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
-                self.ready(conn, 0)?;
-                self.command(0, &abi::accept(told.id, 0, None))?;
-            }
-            event::ESTABLISHED => {
-                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
-                self.conns[conn].is_up = true;
-                self.report.established += 1;
-            }
-            _ => {
-                if let Some(conn) = self.conns.iter_mut().find(|c| of(c)) {
-                    conn.is_over = true;
-                }
+                self.note(format_args!("host {host}: {} to {}: {mad}", out.local, out.remote));
             }
         }
         Ok(())
@@ -472,8 +420,16 @@ impl World {
         Ok(())
     }
 
+    fn note(&self, text: fmt::Arguments<'_>) {
+        if self.print {
+            crate::out::say!("{:?} {text}", self.now);
+        }
+    }
+
     fn act(&mut self, action: Action) -> Verdict {
-        if std::env::var("APMDBG").is_ok() && !matches!(action, Action::Traffic{..}|Action::Arrive{..}) { eprintln!("{:?} {action:?}", self.now); }
+        if !matches!(action, Action::Traffic { .. } | Action::Arrive { .. }) {
+            self.note(format_args!("{action:?}"));
+        }
         match action {
             Action::Connect(conn) => {
                 let link = conn % self.case.links.len();
