@@ -2,7 +2,7 @@
 //! whether the judge notices planted faults. `polypath-sim cm` runs any number of seeds.
 
 use polypath_sim::Trace;
-use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, run_apm, shrink};
+use polypath_sim::cm::{ApmCase, CmCase, CmPlantedFault, CmSimulation, run, shrink};
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
@@ -108,7 +108,7 @@ fn migrating_connections_keep_an_armed_backup() {
     // The path to go back to was forgotten (96), and a migration to an address that was gone (the rest).
     for seed in (0..300).chain([96, 223, 1315, 3622, 3815, 4857]) {
         let report =
-            run_apm(seed, false).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+            ApmCase { seed }.run(false).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         for (sum, n) in
             sum.iter_mut().zip([report.established, report.armed, report.migrations, report.asked])
         {
@@ -121,6 +121,6 @@ fn migrating_connections_keep_an_armed_backup() {
 #[test]
 fn a_run_of_migrations_repeats_itself() {
     for seed in [3, 14, 159] {
-        assert_eq!(run_apm(seed, false).unwrap(), run_apm(seed, false).unwrap());
+        assert_eq!(ApmCase { seed }.run(false).unwrap(), ApmCase { seed }.run(false).unwrap());
     }
 }

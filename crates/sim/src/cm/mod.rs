@@ -43,7 +43,7 @@ mod run;
 mod shrink;
 mod step;
 
-pub use apm::{ApmReport, run_apm};
+pub use apm::{ApmCase, ApmReport};
 pub use case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
 };

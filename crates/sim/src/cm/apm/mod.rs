@@ -21,4 +21,4 @@ mod queue_pair;
 mod rules;
 mod run;
 
-pub use run::{ApmReport, run_apm};
+pub use run::{ApmCase, ApmReport};

@@ -125,12 +125,31 @@ struct World {
     print: bool,
 }
 
-/// Runs the case that a seed means, and prints what happens if `print`. A panic counts as a failure.
-///
-/// # Errors
-/// The first promise that was broken.
-pub fn run_apm(seed: u64, print: bool) -> Result<ApmReport, Failure> {
-    let run = || {
+/// A case: its seed determines everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApmCase {
+    /// The seed.
+    pub seed: u64,
+}
+
+impl fmt::Display for ApmCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "migrating connections of seed {}", self.seed)
+    }
+}
+
+impl ApmCase {
+    /// Runs the case, and prints what happens if `print`. A panic counts as a failure.
+    ///
+    /// # Errors
+    /// The first promise that was broken.
+    pub fn run(&self, print: bool) -> Result<ApmReport, Failure> {
+        run(self.seed, print)
+    }
+}
+
+fn run(seed: u64, print: bool) -> Result<ApmReport, Failure> {
+    let whole = || {
         let mut world = World::new(seed, print);
         let result = world.all();
         let at = world.now;
@@ -140,7 +159,7 @@ pub fn run_apm(seed: u64, print: bool) -> Result<ApmReport, Failure> {
         let failure = |b: Breach| Failure { rule: b.rule, at, what: b.what };
         result.map(|()| world.report).map_err(failure)
     };
-    catch_unwind(AssertUnwindSafe(run))
+    catch_unwind(AssertUnwindSafe(whole))
         .unwrap_or_else(|panic| Err(Failure::of_panic(panic.as_ref())))
 }
 
@@ -405,6 +424,61 @@ impl World {
                 };
                 self.watcher.sent(self.now, host, &mad)?;
                 self.note(format_args!("host {host}: {} to {}: {mad}", out.local, out.remote));
+                let datagram = datagram(&out, self.sends & 0xff_ffff, self.now);
+                self.sends += 1;
+                self.net.send(self.now, host, datagram, &mut self.rng);
+            }
+            while let Some(order) = self.hosts[host].cm.poll_path_order() {
+                let at = self.in_order(host);
+                self.plan(at, Action::Execute { host, order });
+            }
+            let Some(bytes) = self.hosts[host].cm.poll_event_of(FILE) else { return Ok(()) };
+            let Some(event) = Event::parse(bytes) else {
+                return breach("events can be read", format!("host {host}"));
+            };
+            self.told(host, &event)?;
+        }
+    }
+
+    /// When a message between a host's connection manager and its queue pairs arrives.
+    fn in_order(&mut self, host: usize) -> Duration {
+        let lag = self.lag;
+        let at = (self.now + self.rng.time(lag)).max(self.busy[host]);
+        self.busy[host] = at;
+        at
+    }
+
+    /// The application of a host gets an event.
+    fn told(&mut self, host: usize, told: &Event) -> Verdict {
+        let of = |c: &Conn| c.ids[host] == Some(told.id);
+        match told.kind {
+            event::ADDR_RESOLVED => {
+                self.command(host, &abi::resolve_route(told.id))?;
+            }
+            event::ROUTE_RESOLVED => {
+                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
+                self.command(host, &abi::connect(told.id, &param(conn, 0)))?;
+            }
+            event::CONNECT_REQUEST => {
+                let conn = (told.qpn() / 0x100) as usize - 1;
+                self.conns[conn].ids[1] = Some(told.id);
+                self.ready(conn, 1)?;
+                self.command(1, &abi::accept(told.id, 100, Some(&param(conn, 1))))?;
+            }
+            event::CONNECT_RESPONSE => {
+                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
+                self.ready(conn, 0)?;
+                self.command(0, &abi::accept(told.id, 0, None))?;
+            }
+            event::ESTABLISHED => {
+                let Some(conn) = self.conns.iter().position(of) else { return Ok(()) };
+                self.conns[conn].is_up = true;
+                self.report.established += 1;
+            }
+            _ => {
+                if let Some(conn) = self.conns.iter_mut().find(|c| of(c)) {
+                    conn.is_over = true;
+                }
             }
         }
         Ok(())
