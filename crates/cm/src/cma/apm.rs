@@ -51,10 +51,10 @@ impl Cm {
         &mut self,
         now: Duration,
         local_id: u32,
-        event: IbEvent,
+        event: &IbEvent,
         env: &mut dyn Environment,
     ) {
-        match event {
+        match *event {
             IbEvent::PathsBegin => {
                 let agreed = self.ib.get(local_id).and_then(|c| c.migration.alternate);
                 if let Some(path) = agreed {
@@ -67,11 +67,11 @@ impl Cm {
                 self.try_later(now, local_id);
             }
             IbEvent::PeerMigrated(told) => self.follow(local_id, told, env),
-            IbEvent::LapReceived(lap) => self.lap(local_id, &lap, env),
+            IbEvent::LapReceived(ref lap) => self.lap(local_id, lap, env),
             IbEvent::AprReceived { status, better, path, is_even } => {
                 self.lap_answered(now, local_id, (status, is_even), better, path);
             }
-            IbEvent::SapReceived(suggestion) => self.suggested(now, local_id, &suggestion, env),
+            IbEvent::SapReceived(ref s) => self.suggested(now, local_id, s, env),
             IbEvent::SprReceived(status) => self.sap_answered(now, local_id, status),
             _ => {}
         }

@@ -130,7 +130,7 @@ impl Connections {
             }
             Novelty::Again(answer) => {
                 self.counters.mads_duplicate += 1;
-                self.answer(rx, answer);
+                self.answer(rx, *answer);
                 Met::Done
             }
             Novelty::Old => {

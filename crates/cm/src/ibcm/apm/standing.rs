@@ -24,7 +24,7 @@ pub(super) enum Standing {
 pub(super) enum Novelty {
     New,
     /// It was answered like this.
-    Again([u8; 256]),
+    Again(Box<[u8; 256]>),
     /// A later one was answered.
     Old,
 }
@@ -61,7 +61,7 @@ impl Connection {
     /// high half of their ids.
     pub(super) fn novelty(&self, tid: u64) -> Novelty {
         match &self.migration.answered {
-            Some((last, answer)) if *last == tid => Novelty::Again(*answer),
+            Some((last, answer)) if *last == tid => Novelty::Again(Box::new(*answer)),
             Some((last, _)) => {
                 let ahead = ((tid >> 32) as u32).wrapping_sub((last >> 32) as u32);
                 if ahead.cast_signed() > 0 { Novelty::New } else { Novelty::Old }

@@ -50,7 +50,7 @@ pub struct ApmReport {
     pub digest: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Action {
     Connect(usize),
     /// A packet from a host's queue pair of a connection.
