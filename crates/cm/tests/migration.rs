@@ -74,6 +74,13 @@ impl Two {
         Some(a)
     }
 
+    /// Drops the orders so far.
+    fn take_orders(&mut self) {
+        for host in [0, 1] {
+            self.w.orders(host);
+        }
+    }
+
     fn settle(&mut self) {
         self.w.run_for(Duration::from_secs(2));
     }
@@ -293,7 +300,7 @@ fn an_end_follows_the_peer_whichever_has_migrated() {
     for first in [0, 1] {
         let mut two = Two::connected(&[0, 1]);
         two.settle();
-        (two.w.orders(0), two.w.orders(1));
+        two.take_orders();
         let (clients, qps) = ([two.a, two.b], two.qps());
         two.w.migrated(clients[first], qps[first], None);
         two.settle();
@@ -314,7 +321,7 @@ fn an_end_follows_the_peer_whichever_has_migrated() {
 fn ends_that_have_parted_meet_where_the_active_end_is() {
     let mut two = Two::connected(&[0, 1]);
     two.settle();
-    (two.w.orders(0), two.w.orders(1));
+    two.take_orders();
     let qps = two.qps();
     for host in [0, 1] {
         two.w.hosts[host].env.addresses = addresses(host, &[0, 1, 2]);
@@ -498,6 +505,8 @@ fn ends_agree_over_a_bad_network() {
     }
 }
 
+type Change<'a> = &'a dyn Fn(&mut polypath_wire::cm::Lap);
+
 /// Each refused LAP names what is wrong with it.
 #[test]
 fn a_lap_is_refused_with_its_reason() {
@@ -511,9 +520,9 @@ fn a_lap_is_refused_with_its_reason() {
         })
         .next()
         .unwrap();
-    (two.w.orders(0), two.w.orders(1));
+    two.take_orders();
     let mut number = tid;
-    let mut ask = |two: &mut Two, change: &dyn Fn(&mut polypath_wire::cm::Lap)| {
+    let mut ask = |two: &mut Two, change: Change<'_>| {
         let mut lap = real;
         change(&mut lap);
         number += 1 << 32;
@@ -534,7 +543,7 @@ fn a_lap_is_refused_with_its_reason() {
         (apr.status, apr.info.as_slice().to_vec())
     };
     let gid = |ip| Gid::from_ip(ip);
-    let refusals: [(ApStatus, &dyn Fn(&mut polypath_wire::cm::Lap)); 8] = [
+    let refusals: [(ApStatus, Change<'_>); 8] = [
         (ApStatus::InvalidCommId, &|lap| lap.remote_comm_id ^= 1),
         (ApStatus::InvalidCommId, &|lap| lap.local_comm_id ^= 1),
         (ApStatus::InvalidQpn, &|lap| lap.remote_qpn ^= 1),
