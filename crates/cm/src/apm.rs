@@ -5,6 +5,9 @@
 
 use core::net::IpAddr;
 
+use polypath_wire::Gid;
+use polypath_wire::cm::CmPath;
+
 use crate::env::{ClientId, Device};
 
 /// An alternate path of a queue pair, as `IBV_QP_ALT_PATH` needs it.
@@ -35,6 +38,21 @@ pub struct AlternatePath {
 }
 
 impl AlternatePath {
+    /// The path as REQ and LAP describe it, with these LIDs.
+    pub(crate) fn on_wire(&self, lid: u16) -> CmPath {
+        CmPath {
+            local_lid: lid,
+            remote_lid: lid,
+            local_gid: Gid::from_ip(self.local),
+            remote_gid: Gid(self.remote_gid),
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            ack_timeout: self.ack_timeout,
+            ..CmPath::default()
+        }
+    }
+
     /// The two addresses, the local one first.
     pub fn pair(&self) -> (IpAddr, IpAddr) {
         (self.local, self.remote)

@@ -74,6 +74,13 @@ impl Two {
         Some(a)
     }
 
+    /// Drops the orders so far.
+    fn take_orders(&mut self) {
+        for host in [0, 1] {
+            self.w.orders(host);
+        }
+    }
+
     fn settle(&mut self) {
         self.w.run_for(Duration::from_secs(2));
     }
@@ -225,6 +232,8 @@ fn a_lost_answer_is_given_again_and_nothing_is_loaded_twice() {
         two.establish();
         two.w.run_for(Duration::from_secs(30));
         assert_eq!((two.w.orders(0).len(), two.w.orders(1).len()), (1, 1));
+        let loaded = [0, 1].map(|host: usize| two.w.hosts[host].cm.counters().alternates_loaded);
+        assert_eq!(loaded, [1, 1]);
         let laps: Vec<_> = two
             .w
             .sent
@@ -293,7 +302,7 @@ fn an_end_follows_the_peer_whichever_has_migrated() {
     for first in [0, 1] {
         let mut two = Two::connected(&[0, 1]);
         two.settle();
-        (two.w.orders(0), two.w.orders(1));
+        two.take_orders();
         let (clients, qps) = ([two.a, two.b], two.qps());
         two.w.migrated(clients[first], qps[first], None);
         two.settle();
@@ -314,7 +323,7 @@ fn an_end_follows_the_peer_whichever_has_migrated() {
 fn ends_that_have_parted_meet_where_the_active_end_is() {
     let mut two = Two::connected(&[0, 1]);
     two.settle();
-    (two.w.orders(0), two.w.orders(1));
+    two.take_orders();
     let qps = two.qps();
     for host in [0, 1] {
         two.w.hosts[host].env.addresses = addresses(host, &[0, 1, 2]);
@@ -339,14 +348,18 @@ fn the_application_and_the_host_tell_the_same_migration() {
         two.settle();
         let (a, qps) = (two.a, two.qps());
         for migrations in 1..4 {
-            if application_first {
-                two.w.notify(a, id, PATH_MIG).unwrap();
-                two.w.migrated(a, qps[0], None);
-            } else {
-                two.w.migrated(a, qps[0], None);
-                two.w.notify(a, id, PATH_MIG).unwrap();
-            }
+            let tell = |two: &mut Two, is_application: bool| {
+                if is_application {
+                    two.w.notify(a, id, PATH_MIG).unwrap();
+                } else {
+                    two.w.migrated(a, qps[0], None);
+                }
+            };
+            tell(&mut two, application_first);
             two.w.migrated(two.b, qps[1], None);
+            // The next path is loaded before the other one tells.
+            two.settle();
+            tell(&mut two, !application_first);
             two.settle();
             let ids = two.w.hosts[0].cm.describe();
             assert_eq!(ids[0].migration.unwrap().migrations, migrations);
@@ -498,6 +511,8 @@ fn ends_agree_over_a_bad_network() {
     }
 }
 
+type Change<'a> = &'a dyn Fn(&mut polypath_wire::cm::Lap);
+
 /// Each refused LAP names what is wrong with it.
 #[test]
 fn a_lap_is_refused_with_its_reason() {
@@ -511,9 +526,9 @@ fn a_lap_is_refused_with_its_reason() {
         })
         .next()
         .unwrap();
-    (two.w.orders(0), two.w.orders(1));
+    two.take_orders();
     let mut number = tid;
-    let mut ask = |two: &mut Two, change: &dyn Fn(&mut polypath_wire::cm::Lap)| {
+    let mut ask = |two: &mut Two, change: Change<'_>| {
         let mut lap = real;
         change(&mut lap);
         number += 1 << 32;
@@ -534,7 +549,7 @@ fn a_lap_is_refused_with_its_reason() {
         (apr.status, apr.info.as_slice().to_vec())
     };
     let gid = |ip| Gid::from_ip(ip);
-    let refusals: [(ApStatus, &dyn Fn(&mut polypath_wire::cm::Lap)); 8] = [
+    let refusals: [(ApStatus, Change<'_>); 8] = [
         (ApStatus::InvalidCommId, &|lap| lap.remote_comm_id ^= 1),
         (ApStatus::InvalidCommId, &|lap| lap.local_comm_id ^= 1),
         (ApStatus::InvalidQpn, &|lap| lap.remote_qpn ^= 1),
@@ -558,4 +573,121 @@ fn a_lap_is_refused_with_its_reason() {
     assert!(two.w.orders(1).is_empty(), "nothing was loaded");
     assert_eq!(ask(&mut two, &|_| {}).0, ApStatus::Ok);
     assert_eq!(loads(&two.w.orders(1)).len(), 1);
+    // One that was late comes after a newer one.
+    let mut late = real;
+    let path = if real.alternate.remote_gid == gid(on(1, 1)) { 2 } else { 1 };
+    late.alternate.local_gid = gid(on(path, 0));
+    late.alternate.remote_gid = gid(on(path, 1));
+    let from =
+        polypath_cm::MadAddress { local: on(0, 1), remote: on(0, 0), ifindex: 2, source_qpn: 1 };
+    let (now, host) = (two.w.now, &mut two.w.hosts[1]);
+    host.cm.handle_mad(now, from, &CmMad::new(tid - (1 << 32), late).to_bytes(), &mut host.env);
+    assert!(host.cm.poll_mad().is_none());
+    assert!(two.w.orders(1).is_empty());
+}
+
+/// The queue pair has migrated, and its new address is gone before anybody was told.
+#[test]
+fn a_migration_to_an_address_that_is_gone_is_known() {
+    let mut two = Two::connected(&[0, 1, 2]);
+    two.settle();
+    let qps = two.qps();
+    let to = two.alternate().unwrap();
+    let (other, lost) = if to.0 == on(1, 0) { (2, 1) } else { (1, 2) };
+    two.w.change_addresses(0, &addresses(0, &[0, other]));
+    two.settle();
+    assert_eq!(two.alternate().unwrap().0, on(other, 0));
+    two.w.migrated(two.a, qps[0], Some(to));
+    two.w.orders(1);
+    two.settle();
+    let status = two.w.hosts[0].cm.describe()[0].migration.unwrap();
+    assert_eq!(status.migrations, 1);
+    assert_eq!(follows(&two.w.orders(1)).first(), Some(&(on(lost, 1), on(lost, 0))));
+}
+
+/// The list of the passive end's addresses gets lost, so the path on which the connection began is all
+/// that the active end knows.
+#[test]
+fn the_path_that_was_left_is_not_forgotten() {
+    let mut two = Two::new(&[0, 1], [true; 2]);
+    let mut rtus = 0;
+    two.w.filter = Box::new(move |mad| {
+        rtus += i32::from(mad.message.name() == "RTU");
+        !(mad.message.name() == "RTU" && rtus == 2)
+    });
+    two.establish();
+    two.settle();
+    let qps = two.qps();
+    assert!(two.w.sent_names().contains(&"SAP"), "the active end did not know a second address");
+    assert_eq!(two.alternate(), Some((on(1, 0), on(1, 1))));
+    two.w.migrated(two.a, qps[0], None);
+    two.w.migrated(two.b, qps[1], None);
+    two.settle();
+    assert!(!two.w.sent_names().contains(&"SAP"), "it needed no suggestion");
+    assert_eq!(two.alternate(), Some((on(0, 0), on(0, 1))));
+}
+
+/// The passive end has loaded another path, and every answer that said so got lost.
+#[test]
+fn after_lost_answers_the_path_is_asked_for_again() {
+    let mut two = Two::connected(&[0, 1, 2]);
+    two.settle();
+    let first = two.alternate().unwrap();
+    let kept = if first.0 == on(1, 0) { 2 } else { 1 };
+    two.w.filter = Box::new(|mad| mad.message.name() != "APR");
+    two.w.change_addresses(0, &addresses(0, &[0, kept]));
+    two.w.run_for(Duration::from_secs(1200));
+    two.w.filter = Box::new(|_| true);
+    two.w.change_addresses(0, &addresses(0, &[0, 1, 2]));
+    two.settle();
+    assert!(two.alternate().is_some(), "and both ends agree");
+}
+
+#[test]
+fn paths_are_changed_at_a_bounded_rate() {
+    let mut two = Two::connected(&[0, 1, 2]);
+    two.settle();
+    two.w.sent.clear();
+    for turn in 0..50 {
+        two.w.change_addresses(0, &addresses(0, &[0, 1 + turn % 2]));
+        two.w.run_for(Duration::from_millis(1));
+    }
+    let laps = two.w.sent_names().iter().filter(|name| **name == "LAP").count();
+    assert!((1..=2).contains(&laps), "{laps} LAPs within 50 ms");
+    two.settle();
+    assert!(two.alternate().is_some());
+}
+
+/// Linux sends zeros in the field, which mean that it accepts.
+#[test]
+fn a_manager_that_accepts_without_looking_gets_no_path() {
+    let mut two = Two::new(&[0, 1], [true; 2]);
+    let a = two.a;
+    two.w.filter = Box::new(|_| false);
+    let id = two.w.create(a, 1, PS_TCP);
+    named(&mut two, id);
+    two.w.connect(a, id, &Param::new(A_QP, b"")).unwrap();
+    two.w.run_for(Duration::from_millis(1));
+    let CmMad { tid, message: CmMessage::Req(req) } = CmMad::parse(&two.w.sent[0].mad).unwrap()
+    else {
+        panic!("the first message is the REQ");
+    };
+    let rep = polypath_wire::cm::Rep {
+        local_comm_id: 77,
+        remote_comm_id: req.local_comm_id,
+        local_qpn: B_QP,
+        local_ca_guid: 78,
+        ..polypath_wire::cm::Rep::default()
+    };
+    let from =
+        polypath_cm::MadAddress { local: on(0, 0), remote: on(0, 1), ifindex: 2, source_qpn: 1 };
+    let (now, host) = (two.w.now, &mut two.w.hosts[0]);
+    host.cm.handle_mad(now, from, &CmMad::new(tid, rep).to_bytes(), &mut host.env);
+    two.w.expect(a, CONNECT_RESPONSE);
+    assert_eq!(two.w.qp_attr(a, id, 2).unwrap().mask() & 1 << 14, 0);
+    two.w.confirm(a, id).unwrap();
+    two.w.sent.clear();
+    two.w.run_for(Duration::from_secs(600));
+    assert_eq!(two.w.sent_names(), ["RTU"]);
+    assert!(two.w.orders(0).is_empty());
 }

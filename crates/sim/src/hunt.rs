@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::case::Case;
-use crate::cm::{self, CmCase, CmReport, CmSimulation};
+use crate::cm::{self, ApmCase, ApmReport, CmCase, CmReport, CmSimulation};
 use crate::out::say;
 use crate::pcapng;
 use crate::run::{Failure, Report, Simulation};
@@ -26,6 +26,8 @@ pub enum Subject {
     Verbs,
     /// The connection manager: what RDMA CM promises
     Cm,
+    /// Connections that migrate: a backup is loaded, and both ends agree
+    Apm,
 }
 
 /// The seeds to run, and the output to print.
@@ -168,6 +170,51 @@ impl Game for CmCase {
     }
 }
 
+impl Game for ApmCase {
+    type Report = ApmReport;
+    type Sum = ApmReport;
+
+    fn draw(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    fn run(&self, _: Option<Trace>) -> (Result<ApmReport, Failure>, Option<Trace>) {
+        (self.run(false), None)
+    }
+
+    fn watch(&self, events: bool, packets: bool) -> Result<ApmReport, Failure> {
+        self.run(events || packets)
+    }
+
+    /// The seed is all that there is.
+    fn shrink(&self, failure: Failure) -> Shrunk<Self> {
+        Shrunk { case: *self, failure, runs: 0 }
+    }
+
+    fn links(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> String {
+        "one seed".to_string()
+    }
+
+    fn add(sum: &mut ApmReport, report: &ApmReport) {
+        sum.established += report.established;
+        sum.armed += report.armed;
+        sum.migrations += report.migrations;
+        sum.asked += report.asked;
+        sum.sent += report.sent;
+    }
+
+    fn summary(sum: &ApmReport) -> String {
+        format!(
+            "{} connections ({} armed in the end), {} migrations, {} LAPs and SAPs, {} MADs",
+            sum.established, sum.armed, sum.migrations, sum.asked, sum.sent
+        )
+    }
+}
+
 /// The number of seeds to run if none is named.
 const MANY: u64 = 1000;
 /// The number of packets of a small failing case that are printed.
@@ -190,6 +237,7 @@ impl Hunt {
         match self.subject {
             Subject::Verbs => self.hunt::<Case>(),
             Subject::Cm => self.hunt::<CmCase>(),
+            Subject::Apm => self.hunt::<ApmCase>(),
         }
     }
 

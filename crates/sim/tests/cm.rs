@@ -2,7 +2,7 @@
 //! whether the judge notices planted faults. `polypath-sim cm` runs any number of seeds.
 
 use polypath_sim::Trace;
-use polypath_sim::cm::{CmCase, CmPlantedFault, CmSimulation, run, shrink};
+use polypath_sim::cm::{ApmCase, CmCase, CmPlantedFault, CmSimulation, run, shrink};
 use polypath_wire::Packet;
 use polypath_wire::cm::CmMad;
 
@@ -98,5 +98,29 @@ fn whatever_a_host_does_wrong_is_noticed_and_cut_down() {
     // Faults that come later are noticed as well.
     for planted in [CmPlantedFault::Lose(7), CmPlantedFault::Double(7), CmPlantedFault::Forget(9)] {
         noticed(planted, &[due, uncalled, events, "no event comes that nothing has caused"]);
+    }
+}
+
+/// Connections whose queue pairs migrate, over networks that lose and delay.
+#[test]
+fn migrating_connections_keep_an_armed_backup() {
+    let mut sum = [0; 4];
+    // The path to go back to was forgotten (96), and a migration to an address that was gone (the rest).
+    for seed in (0..300).chain([96, 223, 1315, 3622, 3815, 4857]) {
+        let report =
+            ApmCase { seed }.run(false).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        for (sum, n) in
+            sum.iter_mut().zip([report.established, report.armed, report.migrations, report.asked])
+        {
+            *sum += n;
+        }
+    }
+    assert!(sum.iter().all(|n| *n > 300), "little happened: {sum:?}");
+}
+
+#[test]
+fn a_run_of_migrations_repeats_itself() {
+    for seed in [3, 14, 159] {
+        assert_eq!(ApmCase { seed }.run(false).unwrap(), ApmCase { seed }.run(false).unwrap());
     }
 }

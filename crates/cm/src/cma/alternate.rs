@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use crate::abi::address::gid_of;
 use crate::apm::AlternatePath;
-use crate::env::{ClientId, Environment, RouteQuery};
+use crate::env::{ClientId, Device, Environment, RouteQuery};
 use crate::ibcm::Connection;
 use crate::path::{HOP_LIMIT, ack_timeout};
 
@@ -58,9 +58,18 @@ impl Primary {
         env: &mut dyn Environment,
     ) -> Option<AlternatePath> {
         let (device, ifindex) = env.device_for(self.client, local.0, local.1)?;
-        Some(AlternatePath {
-            device,
-            local: local.0,
+        Some(Self::path_of(c, (device, local.0, ifindex), remote))
+    }
+
+    /// The same between an address of a device, with its interface, and one of the peer.
+    pub(super) fn path_of(
+        c: &Connection,
+        (device, local, ifindex): (Device, IpAddr, u32),
+        remote: IpAddr,
+    ) -> AlternatePath {
+        AlternatePath {
+            device: Device { gid: gid_of(local), ..device },
+            local,
             ifindex,
             remote,
             remote_gid: gid_of(remote),
@@ -69,7 +78,7 @@ impl Primary {
             hop_limit: HOP_LIMIT,
             ack_timeout: ack_timeout(c.ack_delay, c.path.packet_life_time),
             pkey_index: 0,
-        })
+        }
     }
 
     /// The addresses of this end that would be another path, the best one first.

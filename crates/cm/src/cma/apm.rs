@@ -13,7 +13,7 @@ use crate::abi::event::{Event, Kind};
 use crate::apm::{AlternatePath, PathOrder};
 use crate::env::{ClientId, Environment};
 use crate::ibcm::{IbEvent, LapPath, Suggestion, Told};
-use crate::ids::{CmId, IdState, QpType};
+use crate::ids::{Attachment, CmId, IdState, QpType};
 use crate::path::{Path, ack_timeout};
 use crate::{Cm, errno};
 
@@ -51,10 +51,10 @@ impl Cm {
         &mut self,
         now: Duration,
         local_id: u32,
-        event: IbEvent,
+        event: &IbEvent,
         env: &mut dyn Environment,
     ) {
-        match event {
+        match *event {
             IbEvent::PathsBegin => {
                 let agreed = self.ib.get(local_id).and_then(|c| c.migration.alternate);
                 if let Some(path) = agreed {
@@ -67,11 +67,11 @@ impl Cm {
                 self.try_later(now, local_id);
             }
             IbEvent::PeerMigrated(told) => self.follow(local_id, told, env),
-            IbEvent::LapReceived(lap) => self.lap(local_id, &lap, env),
+            IbEvent::LapReceived(ref lap) => self.lap(local_id, lap, env),
             IbEvent::AprReceived { status, better, path, is_even } => {
                 self.lap_answered(now, local_id, (status, is_even), better, path);
             }
-            IbEvent::SapReceived(suggestion) => self.suggested(now, local_id, &suggestion, env),
+            IbEvent::SapReceived(ref s) => self.suggested(now, local_id, s, env),
             IbEvent::SprReceived(status) => self.sap_answered(now, local_id, status),
             _ => {}
         }
@@ -164,13 +164,20 @@ impl Cm {
         }
     }
 
+    /// Queues an order. The host takes them after each call; one that does not gets no more.
+    fn order(&mut self, order: PathOrder) {
+        if self.orders.len() < self.config.max_queued_mads && self.orders.back() != Some(&order) {
+            self.orders.push_back(order);
+        }
+    }
+
     /// Agrees on an alternate path, and has it loaded.
     fn load(&mut self, local_id: u32, path: AlternatePath) {
         let Some(c) = self.ib.get_mut(local_id) else { return };
         let (Some(client), qp_num) = (c.client, c.qp.local_qpn) else { return };
         c.migration.alternate = Some(path);
         self.ib.counters.alternates_loaded += 1;
-        self.orders.push_back(PathOrder::LoadAlternate { client, qp_num, alternate: path });
+        self.order(PathOrder::LoadAlternate { client, qp_num, alternate: path });
         self.tell_paths(local_id, Kind::AltPathLoaded, 0);
     }
 
@@ -362,7 +369,7 @@ impl Cm {
         let Some(c) = self.ib.get_mut(local_id) else { return };
         c.migration.follow(told.epoch);
         let qp_num = c.qp.local_qpn;
-        self.orders.push_back(PathOrder::Migrate { client, qp_num, to: (local, remote) });
+        self.order(PathOrder::Migrate { client, qp_num, to: (local, remote) });
     }
 
     /// Handles a queue pair that has migrated. `to` are the addresses of its path now, if they are
@@ -384,8 +391,14 @@ impl Cm {
         let alternate = c.migration.alternate;
         let path = match to {
             Some(to) if alternate.is_none_or(|path| path.pair() != to) => {
-                // It has migrated before it loaded the path that was agreed last.
-                Primary::of(c, client, env).path(c, (to.0, None), to.1, env)
+                // It has migrated before it loaded the path that was agreed last. The address may be
+                // gone again by now.
+                let device = c.owner.and_then(|owner| self.ids.get(owner)?.attachment);
+                let primary = Primary::of(c, client, env);
+                primary.path(c, (to.0, None), to.1, env).or_else(|| {
+                    let Attachment { device, ifindex, .. } = device?;
+                    Some(Primary::path_of(c, (device, to.0, ifindex), to.1))
+                })
             }
             _ => alternate,
         };

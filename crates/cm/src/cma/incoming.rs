@@ -48,7 +48,7 @@ impl Cm {
                 | IbEvent::LapReceived(_)
                 | IbEvent::AprReceived { .. }
                 | IbEvent::SapReceived(_)
-                | IbEvent::SprReceived(_)) => self.path_event(now, local_id, event, env),
+                | IbEvent::SprReceived(_)) => self.path_event(now, local_id, &event, env),
                 event => {
                     if let Some(owner) = self.ib.get(local_id).and_then(|c| c.owner) {
                         self.connection_event(owner, event);

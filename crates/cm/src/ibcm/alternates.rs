@@ -6,7 +6,7 @@
 //! understands the list answers with an RTU of its own. From then on a DREQ without an answer is
 //! repeated on other pairs of addresses, and the peer answers to the address that the DREQ came
 //! from. Nothing depends on the lists: they may get lost, and a forged one only adds addresses that
-//! a DREQ may go to.
+//! a DREQ may go to, and that an alternate path may lead to, if the peer agrees.
 //!
 //! The list consists of the eight bytes `Polypath`, the version (1), the number of addresses (at
 //! most 13), and each address as a GID of 16 bytes.

@@ -11,7 +11,8 @@ use crate::ids::QpType;
 use crate::path::Path;
 
 use super::alternates::AlternateAddresses;
-use super::apm::{LapPath, Migration, Suggestion, Told};
+use super::apm::state::{LapPath, Migration, Suggestion};
+use super::apm::told::Told;
 use super::endpoints::Endpoints;
 
 /// The state of a connection (IBTA 12.9.5 and 12.9.6), with the kernel's names.

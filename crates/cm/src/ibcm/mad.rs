@@ -98,7 +98,7 @@ pub(super) fn req(c: &Connection, param: &ConnParam, private: &[u8], local_ece: 
             ..CmPath::default()
         },
         // Without LIDs, managers that know no migration see no alternate path.
-        alternate: c.migration.offered.as_ref().map(|path| super::apm::cm_path(path, 0)),
+        alternate: c.migration.offered.as_ref().map(|path| path.on_wire(0)),
         sap_supported: c.migration.enabled,
         private_data: field(private),
         ..Req::default()

@@ -15,7 +15,8 @@ mod table;
 
 pub(crate) use actions::ConnectParams;
 pub(crate) use alternates::{common_prefix, is_global};
-pub(crate) use apm::{LapPath, Suggestion, Told};
+pub(crate) use apm::state::{LapPath, Suggestion};
+pub(crate) use apm::told::Told;
 pub(crate) use connection::{Connection, IbEvent, Request, State};
 pub(crate) use endpoints::Endpoints;
 pub(crate) use table::Connections;

@@ -20,6 +20,8 @@ use crate::rng::Rng;
 const QP1: u32 = 1;
 /// The interface index of the first link.
 const FIRST_INTERFACE: u32 = 2;
+/// The largest number of hosts.
+const HOSTS_MAX: usize = 4;
 const SOURCE_PORT: u16 = 0xc001;
 
 /// The node GUID of a host's devices.
@@ -61,6 +63,8 @@ pub(super) struct Env {
     /// Whether the host has each address now.
     pub(super) there: Vec<bool>,
     multi_path: bool,
+    /// Whether connections migrate. Then links are separate networks.
+    pub(super) migrates: bool,
     /// The clients whose device was removed.
     pub(super) removed: BTreeSet<ClientId>,
 }
@@ -88,7 +92,10 @@ impl Environment for Env {
     fn route(&mut self, _: ClientId, query: &RouteQuery) -> Option<Route> {
         let mut ways = self.there();
         let (source, ifindex) = ways.find(|a| query.source.is_none_or(|s| s == a.0))?;
-        Some(Route { source, ifindex })
+        let link = (ifindex - FIRST_INTERFACE) as usize;
+        let on_link = |host| address(link, host, source.is_ipv6()) == query.destination;
+        let has_way = !self.migrates || (0..HOSTS_MAX).any(on_link);
+        has_way.then_some(Route { source, ifindex })
     }
 
     fn device_for(
@@ -113,6 +120,10 @@ impl Environment for Env {
 
     fn addresses(&mut self, _: ClientId) -> Vec<(IpAddr, u32)> {
         if self.multi_path { self.there().collect() } else { Vec::new() }
+    }
+
+    fn apm_by_default(&mut self, _: ClientId) -> bool {
+        self.migrates
     }
 
     fn multicast_join(&mut self, _: ClientId, _: u32, _: IpAddr) -> Result<(), i32> {
@@ -143,6 +154,7 @@ impl CmHost {
                 addresses: links.map(ip).collect(),
                 there: vec![true; case.links.len()],
                 multi_path,
+                migrates: false,
                 removed: BTreeSet::new(),
             },
             numbers,

@@ -30,6 +30,7 @@
 //! random damage.
 
 mod abi;
+mod apm;
 mod apps;
 mod case;
 mod draw;
@@ -42,6 +43,7 @@ mod run;
 mod shrink;
 mod step;
 
+pub use apm::{ApmCase, ApmReport};
 pub use case::{
     AttemptPlan, CmCase, CmFault, Decision, EndPlan, Forgery, ListenPlan, Place, Quit, Service,
 };

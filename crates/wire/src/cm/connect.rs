@@ -494,7 +494,7 @@ impl Body for Rep {
         b[26] = self.target_ack_delay << 3 | failover << 1 | u8::from(self.flow_control);
         b[27] = self.rnr_retry_count << 5
             | u8::from(self.srq) << 4
-            | u8::from(self.lap_supported) * LAP_SUPPORTED;
+            | (u8::from(self.lap_supported) * LAP_SUPPORTED);
         put(b, 28, self.local_ca_guid.to_be_bytes());
         put(b, 36, self.private_data);
     }

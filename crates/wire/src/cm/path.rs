@@ -181,12 +181,6 @@ codes! {
     Reject = 2,
 }
 
-impl ApStatus {
-    const fn from_wire(code: u8) -> Self {
-        Self::from_code(code)
-    }
-}
-
 impl SprStatus {
     /// What earlier versions of Polypath sent for [`Busy`](Self::Busy).
     const BUSY_BEFORE: u8 = 0x80;
@@ -200,7 +194,7 @@ impl SprStatus {
 }
 
 macro_rules! answer {
-    ($(#[$doc:meta])* $name:ident, $status:ident, $text:literal, $attr:literal) => {
+    ($(#[$doc:meta])* $name:ident, $status:ident, $from:ident, $text:literal, $attr:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name {
@@ -229,7 +223,7 @@ macro_rules! answer {
                 Ok(Self {
                     local_comm_id: be32(b, 0),
                     remote_comm_id: be32(b, 4),
-                    status: $status::from_wire(b[9]),
+                    status: $status::$from(b[9]),
                     info: Info::parse(b[8], array(b, 12))?,
                     private_data: array(b, 84),
                 })
@@ -249,9 +243,9 @@ macro_rules! answer {
 
 answer!(
     /// APR: answers a [`Lap`].
-    Apr, ApStatus, "APR", 0x1a
+    Apr, ApStatus, from_code, "APR", 0x1a
 );
 answer!(
     /// SPR: answers a [`Sap`]. It has APR's layout, with statuses of its own.
-    Spr, SprStatus, "SPR", 0x1c
+    Spr, SprStatus, from_wire, "SPR", 0x1c
 );

@@ -3,60 +3,21 @@
 use core::net::IpAddr;
 
 use polypath_wire::Gid;
-use polypath_wire::cm::{
-    ApStatus, Apr, CmMad, CmPath, Info, Lap, Sap, Spr, SprStatus, private_data,
-};
+use polypath_wire::cm::{ApStatus, Apr, CmMad, Info, Lap, Sap, Spr, SprStatus, private_data};
 
 use super::super::connection::{Connection, IbEvent, State};
 use super::super::endpoints::Endpoints;
 use super::super::mad::{Mad, RESPONSE_TIMEOUT};
 use super::super::receive::Received;
 use super::super::table::Connections;
-use super::transactions::{Novelty, Standing};
-use super::{About, Told};
+use super::standing::{Novelty, Standing};
+use super::state::{About, LapPath, Suggestion};
+use super::told::Told;
 use crate::abi::address::gid_of;
 use crate::apm::AlternatePath;
 
 /// The LID of an end on RoCE.
 const NO_LID: u16 = 0xffff;
-
-/// A path that the peer asks for by LAP, seen from this end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LapPath {
-    pub(crate) tid: u64,
-    /// Where the answer goes.
-    pub(crate) answer_to: Endpoints,
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
-    pub(crate) flow_label: u32,
-    pub(crate) traffic_class: u8,
-    pub(crate) hop_limit: u8,
-    pub(crate) ack_timeout: u8,
-}
-
-/// An address that the peer suggests by SAP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Suggestion {
-    pub(crate) tid: u64,
-    /// Where the answer goes.
-    pub(crate) answer_to: Endpoints,
-    pub(crate) address: IpAddr,
-}
-
-/// The path of a LAP or of a REQ.
-pub(in super::super) fn cm_path(path: &AlternatePath, lid: u16) -> CmPath {
-    CmPath {
-        local_lid: lid,
-        remote_lid: lid,
-        local_gid: Gid(gid_of(path.local)),
-        remote_gid: Gid(path.remote_gid),
-        flow_label: path.flow_label,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        ack_timeout: path.ack_timeout,
-        ..CmPath::default()
-    }
-}
 
 /// A field of private data that tells the path of this end.
 fn telling<const N: usize>(c: &Connection) -> [u8; N] {
@@ -69,7 +30,7 @@ pub(super) fn lap(c: &Connection, tid: u64, path: &AlternatePath) -> Mad {
         remote_comm_id: c.remote_id,
         remote_qpn: c.qp.remote_qpn,
         remote_cm_response_timeout: RESPONSE_TIMEOUT,
-        alternate: cm_path(path, NO_LID),
+        alternate: path.on_wire(NO_LID),
         private_data: telling(c),
     };
     CmMad::new(tid, lap).to_bytes()
@@ -169,7 +130,7 @@ impl Connections {
             }
             Novelty::Again(answer) => {
                 self.counters.mads_duplicate += 1;
-                self.answer(rx, answer);
+                self.answer(rx, *answer);
                 Met::Done
             }
             Novelty::Old => {

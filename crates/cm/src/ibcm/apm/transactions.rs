@@ -4,11 +4,12 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use super::super::connection::{Connection, IbEvent, State};
+use super::super::connection::{IbEvent, State};
 use super::super::endpoints::Endpoints;
 use super::super::table::Connections;
-use super::{About, Told, Transaction, messages};
-use crate::abi::address::{gid_of, ip_of};
+use super::messages;
+use super::state::{About, PAUSE, Transaction};
+use crate::abi::address::gid_of;
 use crate::apm::AlternatePath;
 use crate::env::ClientId;
 
@@ -26,69 +27,6 @@ const TURN_TIME: Duration = Duration::from_millis(200);
 /// After a migration the active end gives the passive end this time to follow by itself. If that is
 /// too short, the passive end learns it from the LAP.
 const FOLLOW_TIME: Duration = Duration::from_millis(20);
-
-/// How the two ends stand to each other, by what a message told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Both use the same path.
-    Even,
-    /// The peer has migrated, and this end must follow.
-    Behind(Told),
-    /// This end has migrated, and the peer must follow.
-    Ahead,
-}
-
-/// Whether a transaction of the peer is new.
-#[derive(Debug)]
-pub(super) enum Novelty {
-    New,
-    /// It was answered like this.
-    Again(super::super::mad::Mad),
-    /// A later one was answered.
-    Old,
-}
-
-impl Connection {
-    /// The addresses of the path that the queue pair uses, the local one first.
-    pub(crate) fn pair(&self) -> (IpAddr, IpAddr) {
-        (ip_of(&self.path.sgid), ip_of(&self.path.dgid))
-    }
-
-    /// What this end tells about its path.
-    pub(super) fn telling(&self) -> [u8; 48] {
-        let (local, remote) = self.pair();
-        Told::bytes(self.migration.epoch, &Endpoints { local, remote, ..self.endpoints })
-    }
-
-    /// Compares the peer's path with this end's.
-    pub(super) fn standing(&mut self, told: Option<Told>) -> Standing {
-        let Some(told) = told else { return Standing::Even };
-        if (told.local, told.remote) == self.pair() {
-            self.migration.epoch = self.migration.epoch.max(told.epoch);
-            return Standing::Even;
-        }
-        // If both have migrated to different paths, the active end decides.
-        let is_behind = match told.epoch.cmp(&self.migration.epoch) {
-            core::cmp::Ordering::Greater => true,
-            core::cmp::Ordering::Equal => !self.is_active,
-            core::cmp::Ordering::Less => false,
-        };
-        if is_behind { Standing::Behind(told) } else { Standing::Ahead }
-    }
-
-    /// Compares a transaction of the peer with the latest one. An end counts its transactions in the
-    /// high half of their ids.
-    pub(super) fn novelty(&self, tid: u64) -> Novelty {
-        match &self.migration.answered {
-            Some((last, answer)) if *last == tid => Novelty::Again(*answer),
-            Some((last, _)) => {
-                let ahead = ((tid >> 32) as u32).wrapping_sub((last >> 32) as u32);
-                if ahead.cast_signed() > 0 { Novelty::New } else { Novelty::Old }
-            }
-            None => Novelty::New,
-        }
-    }
-}
 
 impl Connections {
     /// Sets the time of this layer's next action on a connection. An earlier one stays.
@@ -186,7 +124,7 @@ impl Connections {
         };
         let timeout = FIRST_TIMEOUT.min(c.timeout);
         c.migration.pending = Some(Transaction { tid, mad, about, attempt: 0, timeout });
-        c.migration.not_before = now + super::PAUSE;
+        c.migration.not_before = now + PAUSE;
         let to = c.endpoints_for(0);
         self.set_path_timer(local_id, Some(now + timeout));
         self.send(to, mad, Some(local_id), 0);
@@ -258,6 +196,9 @@ impl Connections {
     /// way from now on.
     pub(crate) fn moved(&mut self, now: Duration, local_id: u32, to: &AlternatePath) {
         let Some(c) = self.get_mut(local_id) else { return };
+        // The path that is left may be the next alternate one, even if the peer's list got lost.
+        let (_, remote) = c.pair();
+        c.alternates.add_peer(remote);
         c.endpoints = Endpoints {
             local: to.local,
             remote: to.remote,

@@ -1,0 +1,72 @@
+//! How a message of the peer relates to what this end knows: where the peer is, and whether the
+//! message is new.
+
+use core::net::IpAddr;
+
+use super::super::connection::Connection;
+use super::super::endpoints::Endpoints;
+use super::told::Told;
+use crate::abi::address::ip_of;
+
+/// How the two ends stand to each other, by what a message told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Both use the same path.
+    Even,
+    /// The peer has migrated, and this end must follow.
+    Behind(Told),
+    /// This end has migrated, and the peer must follow.
+    Ahead,
+}
+
+/// Whether a transaction of the peer is new.
+#[derive(Debug)]
+pub(super) enum Novelty {
+    New,
+    /// It was answered like this.
+    Again(Box<[u8; 256]>),
+    /// A later one was answered.
+    Old,
+}
+
+impl Connection {
+    /// The addresses of the path that the queue pair uses, the local one first.
+    pub(crate) fn pair(&self) -> (IpAddr, IpAddr) {
+        (ip_of(&self.path.sgid), ip_of(&self.path.dgid))
+    }
+
+    /// What this end tells about its path.
+    pub(super) fn telling(&self) -> [u8; 48] {
+        let (local, remote) = self.pair();
+        Told::bytes(self.migration.epoch, &Endpoints { local, remote, ..self.endpoints })
+    }
+
+    /// Compares the peer's path with this end's.
+    pub(super) fn standing(&mut self, told: Option<Told>) -> Standing {
+        let Some(told) = told else { return Standing::Even };
+        if (told.local, told.remote) == self.pair() {
+            self.migration.epoch = self.migration.epoch.max(told.epoch);
+            return Standing::Even;
+        }
+        // If both have migrated to different paths, the active end decides.
+        let is_behind = match told.epoch.cmp(&self.migration.epoch) {
+            core::cmp::Ordering::Greater => true,
+            core::cmp::Ordering::Equal => !self.is_active,
+            core::cmp::Ordering::Less => false,
+        };
+        if is_behind { Standing::Behind(told) } else { Standing::Ahead }
+    }
+
+    /// Compares a transaction of the peer with the latest one. An end counts its transactions in the
+    /// high half of their ids.
+    pub(super) fn novelty(&self, tid: u64) -> Novelty {
+        match &self.migration.answered {
+            Some((last, answer)) if *last == tid => Novelty::Again(Box::new(*answer)),
+            Some((last, _)) => {
+                let ahead = ((tid >> 32) as u32).wrapping_sub((last >> 32) as u32);
+                if ahead.cast_signed() > 0 { Novelty::New } else { Novelty::Old }
+            }
+            None => Novelty::New,
+        }
+    }
+}
