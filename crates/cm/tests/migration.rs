@@ -2,105 +2,19 @@
 
 mod common;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
-use common::pairs::{PORT, any, establish, server};
+use common::migrating::*;
+use common::pairs::{PORT, server};
 use common::*;
-use polypath_cm::{AlternatePath, ClientId, PathOrder};
+use polypath_cm::{ClientId, PathOrder};
 use polypath_wire::Gid;
 use polypath_wire::cm::{ApStatus, CmMad, CmMessage};
 
 const A_QP: u32 = 0x10_0000;
 const B_QP: u32 = 0x20_0000;
 const PATH_MIG: u32 = 6;
-
-/// The address of a host on one of its links; link 0 is that of [`v4`].
-fn on(link: u8, host: usize) -> IpAddr {
-    IpAddr::from([10, 77, link, host as u8 + 1])
-}
-
-fn addresses(host: usize, links: &[u8]) -> Vec<(IpAddr, u32)> {
-    links.iter().map(|link| (on(*link, host), u32::from(*link) + 2)).collect()
-}
-
-/// Two hosts on the same links, whose connections migrate if they are told so.
-struct Two {
-    w: World,
-    a: Client,
-    b: Client,
-}
-
-impl Two {
-    fn new(links: &[u8], migrates: [bool; 2]) -> Self {
-        let mut w = World::new(2);
-        for (host, migrates) in migrates.into_iter().enumerate() {
-            let env = &mut w.hosts[host].env;
-            env.addresses = addresses(host, links);
-            (env.multi_path, env.migrates) = (true, migrates);
-        }
-        let (a, b) = (w.open(0, 1), w.open(1, 1));
-        w.listener(b, 0x100, PS_TCP, any());
-        Self { w, a, b }
-    }
-
-    fn connected(links: &[u8]) -> Self {
-        let mut two = Self::new(links, [true; 2]);
-        two.establish();
-        two
-    }
-
-    fn establish(&mut self) -> (u32, u32) {
-        establish(&mut self.w, self.a, self.b, server())
-    }
-
-    /// The queue pairs of the first connection.
-    fn qps(&self) -> [u32; 2] {
-        let qp = |host: usize| {
-            self.w.hosts[host].cm.describe().iter().map(|id| id.qp_num).max().unwrap()
-        };
-        [qp(0), qp(1)]
-    }
-
-    /// The pairs that both ends' queue pairs have loaded, as the active end sees them; none if
-    /// they differ.
-    fn alternate(&self) -> Option<(IpAddr, IpAddr)> {
-        let of = |host: usize| {
-            let ids = self.w.hosts[host].cm.describe();
-            ids.iter().find_map(|id| id.migration)?.alternate
-        };
-        let (a, b) = (of(0)?, of(1)?);
-        assert_eq!(a, (b.1, b.0), "both ends agree");
-        Some(a)
-    }
-
-    /// Drops the orders so far.
-    fn take_orders(&mut self) {
-        for host in [0, 1] {
-            self.w.orders(host);
-        }
-    }
-
-    fn settle(&mut self) {
-        self.w.run_for(Duration::from_secs(2));
-    }
-}
-
-fn loads(orders: &[PathOrder]) -> Vec<AlternatePath> {
-    let load = |order: &PathOrder| match order {
-        PathOrder::LoadAlternate { alternate, .. } => Some(*alternate),
-        PathOrder::Migrate { .. } => None,
-    };
-    orders.iter().filter_map(load).collect()
-}
-
-fn follows(orders: &[PathOrder]) -> Vec<(IpAddr, IpAddr)> {
-    let to = |order: &PathOrder| match order {
-        PathOrder::Migrate { to, .. } => Some(*to),
-        PathOrder::LoadAlternate { .. } => None,
-    };
-    orders.iter().filter_map(to).collect()
-}
 
 #[test]
 fn both_ends_load_the_other_path_once_when_the_connection_is_there() {

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test uses its part.
 
 pub mod client;
+pub mod migrating;
 pub mod pairs;
 
 use core::net::{IpAddr, Ipv4Addr};

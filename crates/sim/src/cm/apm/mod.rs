@@ -20,5 +20,7 @@
 mod queue_pair;
 mod rules;
 mod run;
+mod step;
 
-pub use run::{ApmCase, ApmReport};
+pub use run::ApmCase;
+pub use step::ApmReport;

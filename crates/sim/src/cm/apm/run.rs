@@ -14,6 +14,7 @@ use super::super::case::CmCase;
 use super::super::host::{CmHost, Numbers, datagram};
 use super::queue_pair::{Mig, Pair, QueuePair};
 use super::rules::Watcher;
+use super::step::{Action, ApmReport};
 use crate::datagram::address;
 use crate::judge::{Breach, Verdict, breach, demand};
 use crate::link::Network;
@@ -32,68 +33,6 @@ const SEC: Duration = Duration::from_secs(1);
 const WILD: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(240);
 const STEPS_MAX: u32 = 500_000;
-
-/// The result of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ApmReport {
-    /// Connections that were established.
-    pub established: u64,
-    /// Connections that both ends were armed for in the end.
-    pub armed: u64,
-    /// Migrations of queue pairs.
-    pub migrations: u64,
-    /// LAPs and SAPs, without repetitions.
-    pub asked: u64,
-    /// MADs sent.
-    pub sent: u64,
-    /// A digest of every MAD, and when it was sent.
-    pub digest: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Action {
-    Connect(usize),
-    /// A packet from a host's queue pair of a connection.
-    Traffic {
-        conn: usize,
-        from: usize,
-    },
-    Arrive {
-        conn: usize,
-        at: usize,
-        pair: Pair,
-        mig_req: bool,
-    },
-    /// A queue pair migrates by itself, if it is armed.
-    Migrate {
-        conn: usize,
-        host: usize,
-    },
-    /// The host executes an order.
-    Execute {
-        host: usize,
-        order: PathOrder,
-    },
-    /// The host tells its connection manager.
-    Tell {
-        conn: usize,
-        host: usize,
-        to: Option<Pair>,
-    },
-    Address {
-        host: usize,
-        link: usize,
-        there: bool,
-    },
-    Faults {
-        link: usize,
-        link_faults: LinkFaults,
-    },
-    Disconnect {
-        conn: usize,
-        host: usize,
-    },
-}
 
 /// A connection: both ends' ids and queue pairs.
 #[derive(Debug, Default)]
