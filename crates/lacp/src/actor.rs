@@ -102,8 +102,9 @@ impl core::error::Error for AddPortError {}
 
 /// A system that aggregates links.
 ///
-/// The host must call [`poll_transmit`](Self::poll_transmit) until it gives nothing after each call that takes
-/// the time, and [`handle_timeout`](Self::handle_timeout) when [`next_deadline`](Self::next_deadline) has come.
+/// After each call that takes the time, the host must call [`poll_transmit`](Self::poll_transmit) until it
+/// gives nothing, and [`handle_timeout`](Self::handle_timeout) when
+/// [`next_deadline`](Self::next_deadline) has come.
 /// The time may be counted from any moment, and never goes back.
 #[derive(Clone, Debug)]
 pub struct Actor {
@@ -144,8 +145,9 @@ impl Actor {
         Ok(number)
     }
 
-    /// Removes a port, once it has told its partner: a last LACPDU says that it can't be aggregated. The limit
-    /// of LACPDUs may hold it back for a second; [`port_count`](Self::port_count) says when all are gone.
+    /// Removes a port, once it has told its partner: a last LACPDU says that it can't be aggregated. The
+    /// limit of LACPDUs may hold it back for a second; [`port_count`](Self::port_count) says when all are
+    /// gone.
     pub fn remove_port(&mut self, now: Duration, port: PortNumber) {
         if let Some(port) = self.port(port) {
             port.leave();

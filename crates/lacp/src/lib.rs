@@ -24,6 +24,7 @@ mod receive;
 mod selection;
 mod states;
 mod transmit;
+mod window;
 
 pub use actor::{Actor, AddPortError, Event, FrameError};
 pub use config::{AdSelect, Config, ConfigError, LacpRate, port_key};

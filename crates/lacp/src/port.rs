@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::config::{Config, port_key};
 use crate::pdu::{Mac, Marker, PortInfo, PortState};
 use crate::states::{ChurnState, MuxState, PeriodicState, ReceiveState, Selected};
-use crate::transmit::Window;
+use crate::window::Window;
 
 /// A port's number within its actor, from 1.
 pub type PortNumber = u16;

@@ -6,30 +6,8 @@ use crate::pdu::{FRAME_LEN, Lacpdu, Marker, PortState};
 use crate::port::Port;
 use crate::states::PeriodicState;
 
-/// The interval in which at most [`PER_INTERVAL`] LACPDUs leave a port: Fast_Periodic_Time.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// LACPDUs, and marker responses, of a port per [`INTERVAL`]. Slow protocols together must stay below 10.
-const PER_INTERVAL: usize = 3;
-
 /// Markers of a port that wait for their answer. More than this are dropped.
 const MARKERS_MAX: usize = 8;
-
-/// When the last frames left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Window([Option<Duration>; PER_INTERVAL]);
-
-impl Window {
-    /// The time from which the next frame may leave.
-    fn open_at(&self) -> Duration {
-        self.0[0].map_or(Duration::ZERO, |oldest| oldest + INTERVAL)
-    }
-
-    fn record(&mut self, now: Duration) {
-        self.0.rotate_left(1);
-        self.0[PER_INTERVAL - 1] = Some(now);
-    }
-}
 
 impl Port {
     /// The time from which it has something to send.
