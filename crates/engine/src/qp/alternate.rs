@@ -44,7 +44,8 @@ impl Qp {
 
 impl Lane {
     /// Gives a queue pair of this lane an alternate path and asks for REARM, as its program would by
-    /// `ibv_modify_qp`. One that is ARMED stays so, with the new path. Before RTS, the path is kept until then.
+    /// `ibv_modify_qp`. One that is ARMED stays so, with the new path. Before RTS, the path is kept until
+    /// then.
     pub(crate) fn load_alternate(&self, qpn: u32, alternate: AlternatePath) {
         self.on_qp(qpn, |visit| {
             if matches!(visit.qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
