@@ -373,7 +373,8 @@ impl QueuePair {
             return;
         }
         let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed;
-        if !(settled && by.primary) && !self.admit(packet, by, host) {
+        let usual = settled && by.primary;
+        if !usual && !self.admit(packet, by, host) {
             return;
         }
         let core = &mut self.core;
