@@ -113,8 +113,12 @@ static void *apm_run(void *unused)
 			int left = apm.current;
 			apm.current = 1 - left;
 			__atomic_add_fetch(&apm.migrations, 1, __ATOMIC_RELEASE);
-			int error = apm_load(left);
-			if (error) {
+			int error;
+			/* Its address may have been removed; when it is back, it may have another index. */
+			while ((error = apm_open(apm.qp->context) ? EINVAL : apm_load(left)) == EINVAL &&
+			       apm_state() == IBV_MIG_MIGRATED)
+				usleep(1000);
+			if (error && error != EINVAL) {
 				fprintf(stderr, "apm: cannot load the path that was left: %s\n", strerror(error));
 				exit(1);
 			}

@@ -56,7 +56,10 @@ impl EngineInner {
         lane.enter(|State { core, io, .. }| {
             let done = core.with(index_of(qpn), io, |visit| match *order {
                 PathOrder::Load { qpn, path } => load_or_wait(visit, qpn, &path),
-                PathOrder::Migrate { local, remote, .. } => migrate(visit, qpn, (local, remote)),
+                PathOrder::Migrate { local, remote, .. } => {
+                    follow(visit, qpn, (local, remote));
+                    Ok(())
+                }
             });
             if let Some(Err(error)) = done {
                 io.refuse_alternate(qpn, &error);
@@ -166,18 +169,14 @@ pub(crate) fn load(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> R
     visit.qp.modify(&attr, mask, &mut visit.host).map_err(refused)
 }
 
-/// Migrates to the loaded path, if it leads between these addresses.
-fn migrate(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) -> Result<()> {
+/// Follows the peer to the path between these addresses, if it is the loaded one.
+fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
     let [primary, alternate] = both(visit, qpn);
-    if primary == Some(to) || alternate != Some(to) {
-        // It has migrated already; or it has another path by now, of which the broker knows.
-        return Ok(());
+    if primary != Some(to) && alternate == Some(to) {
+        visit.qp.follow_peer(&mut visit.host);
     }
-    if visit.qp.query().path_mig_state != MigState::Armed {
-        return Ok(());
-    }
-    let mut attr = QpAttr::new(QpState::Rts);
-    attr.path_mig_state = MigState::Migrated;
-    let done = visit.qp.modify(&attr, QpAttrMask::PATH_MIG_STATE, &mut visit.host);
-    done.map_err(|error| Error::invalid(format!("it can't migrate: {error}")))
+    // The connection manager waits to hear where the queue pair is, also if that is nothing new.
+    let io = visit.host.paths_and_out().1;
+    io.paths.untold.insert(qpn, false);
+    io.journal.call();
 }

@@ -17,10 +17,11 @@ use polypath_wire::packet::Packet;
 
 use crate::common::Core;
 use crate::host::Host;
-use crate::migration::{CameBy, MigrationNews, MigrationStatus, Step, receive};
+use crate::migration::{CameBy, MigrationNews, MigrationStatus, Step, check_wish, receive};
 use crate::qp::{Halves, QueuePair};
+use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
-use polypath_types::{MigState, PeerId, QpEvent, QpState, QpType};
+use polypath_types::{MigState, PeerId, QpAttr, QpAttrMask, QpEvent, QpState, QpType};
 
 impl Core {
     /// Whether it may change to the alternate path by itself, and that path can be used.
@@ -74,6 +75,38 @@ impl QueuePair {
         }
     }
 
+    /// Checks what the attributes say about migration. Returns whether the queue pair is to migrate.
+    pub(crate) fn check_wish(
+        &self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        to: QpState,
+    ) -> Result<bool, ModifyError> {
+        if !mask.contains(QpAttrMask::PATH_MIG_STATE) {
+            return Ok(false);
+        }
+        let now = &self.core.attr;
+        let loaded = now.alt_port_num != 0 || mask.contains(QpAttrMask::ALT_PATH);
+        check_wish(now.path_mig_state, attr.path_mig_state, to, loaded)
+    }
+
+    /// Carries out what the attributes say about migration; `migrates` is what the check returned.
+    pub(crate) fn grant_wish<H: Host>(
+        &mut self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        migrates: bool,
+        host: &mut H,
+    ) {
+        if migrates {
+            self.migrate(MigrationCause::Software, host);
+        } else if mask.contains(QpAttrMask::PATH_MIG_STATE)
+            && attr.path_mig_state == MigState::Rearm
+        {
+            self.core.migration.begin();
+        }
+    }
+
     /// Decides whether a packet by this path is handled, and carries out what it says about migration.
     #[cold]
     pub(crate) fn admit<H: Host>(&mut self, packet: &Packet<'_>, by: CameBy, host: &mut H) -> bool {
@@ -124,6 +157,12 @@ impl QueuePair {
         let core = &mut self.core;
         let attr = &mut core.attr;
         attr.path_mig_state = MigState::Migrated;
+        if core.multipath {
+            // Its path set decides about paths; there must not be two who do.
+            core.migration.settle();
+            host.event(QpEvent::PathMig);
+            return;
+        }
         (attr.ah, attr.port_num) = (attr.alt_ah, attr.alt_port_num);
         (attr.pkey_index, attr.timeout) = (attr.alt_pkey_index, attr.alt_timeout);
         let migration = &mut core.migration;
@@ -146,6 +185,20 @@ impl QueuePair {
         // Everything that was charged to the old path is given back.
         host.migration(MigrationNews::Migrated(cause));
         host.event(QpEvent::PathMig);
+    }
+
+    /// The peer has changed to its alternate path, as the connection manager has heard from it: follows it,
+    /// also if this end was not ready to migrate yet. Returns whether it has an alternate path to do so.
+    pub fn follow_peer<H: Host>(&mut self, host: &mut H) -> bool {
+        let core = &self.core;
+        let can = core.attr.path_mig_state != MigState::Migrated
+            && core.migration.alternate.is_some()
+            && matches!(core.attr.state, QpState::Rts | QpState::Sqd)
+            && !core.multipath;
+        if can {
+            self.migrate(MigrationCause::Peer, host);
+        }
+        can
     }
 
     /// The alternate path came into reach, or went out of it.

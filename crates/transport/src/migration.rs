@@ -39,8 +39,6 @@ pub struct CameBy {
 impl CameBy {
     /// By the primary path only.
     pub const PRIMARY: Self = Self { primary: true, alternate: false };
-    /// By the alternate path only.
-    pub const ALTERNATE: Self = Self { primary: false, alternate: true };
 }
 
 /// What becomes of a packet and of the migration state.
@@ -235,6 +233,7 @@ mod tests {
     use MigState::{Armed, Migrated, Rearm};
 
     const STATES: [MigState; 3] = [Migrated, Rearm, Armed];
+    const ALTERNATE: CameBy = CameBy { primary: false, alternate: true };
     const BOTH: CameBy = CameBy { primary: true, alternate: true };
     const NEITHER: CameBy = CameBy { primary: false, alternate: false };
 
@@ -252,7 +251,7 @@ mod tests {
             (Armed, true, [Disarm, Migrate, Migrate, Drop]),
         ];
         for (state, mig_req, steps) in table {
-            let ways = [CameBy::PRIMARY, CameBy::ALTERNATE, BOTH, NEITHER];
+            let ways = [CameBy::PRIMARY, ALTERNATE, BOTH, NEITHER];
             for (by, step) in ways.into_iter().zip(steps) {
                 assert_eq!(receive(state, mig_req, by), step, "{state:?} {mig_req} {by:?}");
             }

@@ -8,7 +8,7 @@ use polypath_wire::packet::Packet;
 use crate::REACH;
 use crate::common::Core;
 use crate::host::Host;
-use crate::migration::{self, CameBy};
+use crate::migration::CameBy;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rq::ReceiveQueue;
@@ -86,16 +86,6 @@ impl QueuePair {
         self.check_wish(attr, mask, to).map(drop)
     }
 
-    /// Checks what the attributes say about migration. Returns whether the queue pair is to migrate.
-    fn check_wish(&self, attr: &QpAttr, mask: M, to: QpState) -> Result<bool, ModifyError> {
-        if !mask.contains(M::PATH_MIG_STATE) {
-            return Ok(false);
-        }
-        let now = &self.core.attr;
-        let loaded = now.alt_port_num != 0 || mask.contains(M::ALT_PATH);
-        migration::check_wish(now.path_mig_state, attr.path_mig_state, to, loaded)
-    }
-
     /// Changes state and attributes as `ibv_modify_qp` does.
     ///
     /// # Errors
@@ -134,11 +124,7 @@ impl QueuePair {
             _ => {}
         }
         self.core.attr.state = to;
-        if migrates {
-            self.migrate(MigrationCause::Software, host);
-        } else if mask.contains(M::PATH_MIG_STATE) && attr.path_mig_state == MigState::Rearm {
-            self.core.migration.begin();
-        }
+        self.grant_wish(attr, mask, migrates, host);
         match &mut self.halves {
             Halves::Rc(rc) => {
                 rc.0.wake();
@@ -369,7 +355,7 @@ impl QueuePair {
         self.handle_packet_by(now, packet, (from, CameBy::PRIMARY), grh, host);
     }
 
-    /// The same, if the queue pair may have an alternate path: `by` says which of the two the path is.
+    /// The same, if it may have an alternate path: `by` says which of the two the path is.
     #[inline]
     pub fn handle_packet_by<H: Host>(
         &mut self,
@@ -387,7 +373,8 @@ impl QueuePair {
             return;
         }
         let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed;
-        if !(settled && by.primary) && !self.admit(packet, by, host) {
+        let usual = settled && by.primary;
+        if !usual && !self.admit(packet, by, host) {
             return;
         }
         let core = &mut self.core;
@@ -524,10 +511,10 @@ impl QueuePair {
     #[inline]
     pub fn next_deadline(&self) -> Option<Duration> {
         match &self.halves {
-            Halves::Rc(rc) => match (rc.0.deadline(&self.core), self.core.migration.deadline()) {
-                (Some(own), Some(ask)) => Some(own.min(ask)),
-                (own, ask) => own.or(ask),
-            },
+            Halves::Rc(rc) => {
+                let ask = self.core.migration.deadline();
+                rc.0.deadline(&self.core).into_iter().chain(ask).min()
+            }
             _ => None,
         }
     }

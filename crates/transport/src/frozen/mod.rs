@@ -24,7 +24,7 @@
 //! | … | configuration: queue pair number, service (as `enum ibv_qp_type`), protection domain, … |
 //! | … | attributes, in the order of `words::put_attr` |
 //! | … | what was agreed with the peer: multi-path, the limit of packets in flight, blocks, joined READs |
-//! | … | what is known of migrations: whether the peer was heard since, how many, the last one's cause and age |
+//! | … | migrations: whether the peer was heard since, how many, the last one's cause and age |
 //! | … | requester or sender: clocks, work requests with their sequence numbers, a byte for each in flight |
 //! | … | responder or receiver: receives, expected sequence number, answers, requests that may be repeated |
 //! | 4 | CRC-32 (as Ethernet's) of all before it |

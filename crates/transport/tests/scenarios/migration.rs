@@ -256,6 +256,32 @@ fn a_peer_that_missed_the_migration_still_learns_of_it() {
     assert_eq!(p.nodes.each_ref().map(|n| n.host.apm), [Some([1, 0]); 2]);
 }
 
+/// A queue pair with a multi-path peer has a path set, which decides about paths.
+#[test]
+fn a_queue_pair_with_a_path_set_does_not_leave_it() {
+    let mut p = Pair::new(Setup { multipath: true, ..setup() });
+    for side in 0..2 {
+        let mut attr = QpAttr::new(QpState::Rts);
+        attr.alt_ah = address(1);
+        (attr.alt_port_num, attr.path_mig_state) = (1, MigState::Rearm);
+        modify(&mut p, side, &attr, M::ALT_PATH | M::PATH_MIG_STATE).unwrap();
+        let node = &mut p.nodes[side];
+        node.qp.set_alternate(Some(PeerId(APM + 1)), &mut node.host);
+    }
+    for side in 0..2 {
+        p.nodes[side].post(1, WRITE, 0, 0x4000);
+    }
+    p.run_for(MS);
+    assert_eq!(states(&p), [MigState::Armed; 2]);
+    let before = p.nodes[0].qp.query().ah;
+    migrate(&mut p, 0).unwrap();
+    p.nodes[0].post(2, WRITE, 0, 0x4000);
+    p.run_for(MS);
+    assert_eq!((p.nodes[0].qp.query().ah, count(&p, 0, QpEvent::PathMig)), (before, 1));
+    assert!(causes(&p, 0).is_empty() && causes(&p, 1).is_empty());
+    assert_eq!(p.nodes[0].host.statuses().len(), 2);
+}
+
 /// The fence: nothing that is late on the path that was left touches memory.
 #[test]
 fn what_comes_by_a_path_that_is_not_in_use_is_dropped() {
