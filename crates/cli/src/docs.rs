@@ -56,6 +56,11 @@ const ENVIRONMENT: &[(&str, &str)] = &[
          ports=1 to 8, local=on|off.",
     ),
     (
+        "POLYPATH_APM",
+        "on: connections of rdma_cm migrate to an alternate path (APM), though the program does not ask for \
+         it. Both ends need it, and another interface. off or unset: only those that ask.",
+    ),
+    (
         "POLYPATH_CONFIG",
         "The configuration file, an absolute path; see FILES. The broker reads it when it starts.",
     ),

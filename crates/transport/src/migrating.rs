@@ -9,10 +9,15 @@
 //! latest acknowledged PSN. Any responder acknowledges such a duplicate and does nothing else
 //! (IBTA 9.7.4.1.3), and request and answer carry `MigReq`. An XRC target has no requests; it repeats
 //! its latest acknowledgement instead. UC has neither: its peer learns by the next message.
+//!
+//! The same request finds out whether a silent primary path is dead (decision 4 for path sets). With each
+//! early probe of the primary path, one goes by the alternate path, with `MigReq` 0. Only our own responder
+//! answers that, by the alternate path as well; other adapters drop it (IBTA 9.6.1.5). If some were
+//! answered while the primary path brought nothing, the queue pair migrates.
 
 use core::time::Duration;
 
-use polypath_wire::opcode::Service;
+use polypath_wire::opcode::{Opcode, Service};
 use polypath_wire::packet::Packet;
 
 use crate::common::Core;
@@ -125,7 +130,9 @@ impl QueuePair {
         let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
         match receive(core.attr.path_mig_state, packet.headers.bth.mig_req, by) {
             Step::Drop => {
-                core.counters.dropped_inactive_path += 1;
+                if !(by.alternate && sends && self.compare(packet, host)) {
+                    self.core.counters.dropped_inactive_path += 1;
+                }
                 return false;
             }
             Step::Arm if sends => {
@@ -152,6 +159,37 @@ impl QueuePair {
         true
     }
 
+    /// Handles a packet by the alternate path of an end that is ARMED: the peer's question while its primary
+    /// path is silent, or the answer to such a question of ours. Returns false if it is neither. It changes
+    /// nothing but the account of the trial.
+    fn compare<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) -> bool {
+        let core = &mut self.core;
+        let Halves::Rc(rc) = &mut self.halves else { return false };
+        if core.attr.path_mig_state != MigState::Armed
+            || core.config.qp_type != QpType::Rc
+            || core.multipath
+        {
+            return false;
+        }
+        let Some(way) = core.migration.alternate.and_then(|peer| host.route(peer)) else {
+            return false;
+        };
+        match packet.headers.bth.opcode {
+            Opcode::RC_WRITE_ONLY if packet.payload.is_empty() => {
+                rc.1.acknowledge_by(core, way.path, host);
+                true
+            }
+            Opcode::RC_ACK => {
+                let dead = core.migration.compared(rc.0.progress_at()) && rc.0.is_waiting();
+                if dead && core.can_migrate(host) {
+                    self.migrate(MigrationCause::Silence, host);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Changes to the alternate path.
     pub(crate) fn migrate<H: Host>(&mut self, cause: MigrationCause, host: &mut H) {
         let core = &mut self.core;
@@ -170,6 +208,7 @@ impl QueuePair {
         migration.count += 1;
         migration.moved = Some(cause);
         migration.unconfirmed = true;
+        migration.forget_trial();
         migration.begin();
         if let Some(alternate) = migration.alternate {
             core.peer = Some(alternate);

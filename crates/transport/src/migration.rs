@@ -132,6 +132,19 @@ struct Asking {
     asked: u32,
 }
 
+/// How many questions by the alternate path must be answered before a silent primary path is left. There
+/// is one for each early probe of the primary path, so one lost probe does not decide.
+const TRIAL_ANSWERS: u32 = 3;
+
+/// The comparison of a silent primary path with the alternate one.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// When there last was progress by the primary path.
+    since: Duration,
+    asked: u32,
+    answered: u32,
+}
+
 /// What a queue pair knows about its migrations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Migration {
@@ -146,6 +159,7 @@ pub(crate) struct Migration {
     /// It has migrated, and at the next turn, which has the time, timers and retries begin anew.
     pub(crate) moved: Option<MigrationCause>,
     asking: Asking,
+    trial: Option<Trial>,
     pub(crate) count: u64,
     pub(crate) last: Option<(MigrationCause, Duration)>,
 }
@@ -206,6 +220,28 @@ impl Migration {
     pub(crate) fn settle(&mut self) {
         self.fresh = false;
         self.asking = Asking::default();
+    }
+
+    /// A question goes by the alternate path, because there was no progress by the primary one since then.
+    pub(crate) fn compare(&mut self, since: Duration) {
+        match &mut self.trial {
+            Some(trial) if trial.since == since => trial.asked += 1,
+            trial => *trial = Some(Trial { since, asked: 1, answered: 0 }),
+        }
+    }
+
+    /// A question by the alternate path was answered. Returns whether that shows that the primary path, by
+    /// which there was no progress since then, is dead.
+    pub(crate) fn compared(&mut self, since: Duration) -> bool {
+        let trial = self.trial.as_mut().filter(|t| t.since == since && t.answered < t.asked);
+        let Some(trial) = trial else { return false };
+        trial.answered += 1;
+        trial.answered >= TRIAL_ANSWERS
+    }
+
+    /// Ends the comparison.
+    pub(crate) fn forget_trial(&mut self) {
+        self.trial = None;
     }
 
     /// When [`Migration::is_due`] will be true.

@@ -33,7 +33,7 @@ pub(crate) use build::Stamp;
 use cover::FlushCover;
 use flight::Flight;
 use on_path::Probe;
-use polypath_types::{PathId, PostError, QpEvent, QpState, QpType, SendWr, WcStatus};
+use polypath_types::{PathId, PeerId, PostError, QpEvent, QpState, QpType, SendWr, WcStatus};
 use tally::Tally;
 use timers::{Expired, Timers, probe_limit};
 pub(crate) use transmit::{Failure, burst_packets, emit_data, local_fault, unsent};
@@ -168,6 +168,16 @@ impl Requester {
         self.timers.deadline(self.probe_due(core).map(|(_, at)| at), core.attr.timeout)
     }
 
+    /// When there last was progress.
+    pub(crate) fn progress_at(&self) -> Duration {
+        self.timers.progress_at()
+    }
+
+    /// Whether something is outstanding.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.flight.waits()
+    }
+
     /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
     /// peer's.
     fn be_patient(&mut self, core: &Core, now: Duration) {
@@ -216,6 +226,10 @@ impl Requester {
                     let first =
                         if oldest == Some(path) { None } else { self.flight.oldest_on(path) };
                     self.send_probe(path, first.unwrap_or(una), now, host);
+                    if core.config.qp_type == QpType::Rc && core.can_migrate(host) {
+                        core.migration.compare(self.timers.progress_at());
+                        self.repeat_acknowledged_to(core.migration.alternate, core, host);
+                    }
                 }
             }
             Expired::Ack => {
@@ -331,7 +345,12 @@ impl Requester {
     /// Sends a request that is acknowledged already: a WRITE of no bytes with the latest acknowledged
     /// PSN. The peer takes it for a duplicate and acknowledges it again (IBTA 9.7.4.1.3).
     pub(crate) fn repeat_acknowledged<H: Host>(&self, core: &mut Core, host: &mut H) {
-        let Some(route) = core.peer.and_then(|peer| host.route(peer)) else { return };
+        self.repeat_acknowledged_to(core.peer, core, host);
+    }
+
+    /// The same, to the peer as it is reached by another path set.
+    fn repeat_acknowledged_to<H: Host>(&self, peer: Option<PeerId>, core: &mut Core, host: &mut H) {
+        let Some(route) = peer.and_then(|peer| host.route(peer)) else { return };
         let mut headers = Headers::new(core.bth(Opcode::RC_WRITE_ONLY, psn(self.flight.una() - 1)));
         headers.bth.ack_req = true;
         headers.reth = Some(Reth::default());

@@ -382,10 +382,15 @@ impl Responder {
     /// Sends the latest acknowledgement again, although nobody has asked for it.
     pub(crate) fn repeat_acknowledgement<H: Host>(&self, core: &mut Core, host: &mut H) {
         let Some(route) = core.peer.and_then(|peer| host.route(peer)) else { return };
+        self.acknowledge_by(core, route.path, host);
+    }
+
+    /// Sends the latest acknowledgement by this path.
+    pub(crate) fn acknowledge_by<H: Host>(&self, core: &mut Core, path: PathId, host: &mut H) {
         let mut headers = Headers::new(core.bth(Opcode::RC_ACK, self.epsn().prev()));
         headers.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: self.msn });
         core.counters.acks_sent += 1;
-        transmit_one(core, route.path, &headers, host);
+        transmit_one(core, path, &headers, host);
     }
 
     /// Sends a bounded number of answers. Returns whether there are more.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polypath_transport::*;
+use polypath_wire::opcode::Opcode;
 
 use crate::host::APM;
 use crate::pair::*;
@@ -169,6 +170,11 @@ fn everything_outstanding_is_executed_once_through_many_migrations() {
 #[test]
 fn when_the_retries_are_used_up_an_armed_queue_pair_migrates() {
     let mut p = armed(setup());
+    // The peer is another adapter: it does not answer an empty WRITE by a path that is not in use.
+    p.filter = Some(Box::new(|_, packet| {
+        let bth = &packet.headers.bth;
+        bth.opcode != Opcode::RC_WRITE_ONLY || bth.mig_req
+    }));
     for i in 0..4 {
         p.nodes[0].post(i, ADD, 8 * i, 8);
     }
@@ -183,6 +189,37 @@ fn when_the_retries_are_used_up_an_armed_queue_pair_migrates() {
     p.run_for(Duration::from_secs(2));
     assert_eq!(p.nodes[0].host.statuses()[4], (9, WcStatus::RetryExcErr));
     assert_eq!(count(&p, 0, QpEvent::PathMigError), 0, "it had migrated for good");
+}
+
+/// The alternate path answers while the primary one is silent.
+#[test]
+fn a_silent_path_is_left_long_before_the_retries_are_used_up() {
+    for (cut, timeout) in [([true, true], 20), ([true, false], 20), ([false, true], 0)] {
+        let mut p = armed(Setup { timeout, ..setup() });
+        p.nodes[0].post(0, ADD, 0, 8);
+        p.run_for(MS);
+        p.links[0].cut = cut;
+        for i in 1..4 {
+            p.nodes[0].post(i, ADD, 8 * i, 8);
+        }
+        p.run_for(MS * 50);
+        assert_eq!((causes(&p, 0), causes(&p, 1)), (vec![Cause::Silence], vec![Cause::Peer]));
+        assert_eq!(p.nodes[0].host.statuses(), [0, 1, 2, 3].map(|i| (i, WcStatus::Success)));
+        assert_eq!((p.nodes[1].u64_at(0x100), p.nodes[1].host.atomics), (4, 4));
+    }
+}
+
+/// A peer that is silent on both paths, as one that does not run, is waited for.
+#[test]
+fn silence_of_both_paths_is_no_reason_to_migrate() {
+    let mut p = armed(Setup { timeout: 20, ..setup() });
+    p.links.iter_mut().for_each(|link| link.cut = [true; 2]);
+    p.nodes[0].post(0, ADD, 0, 8);
+    p.run_for(MS * 500);
+    p.links.iter_mut().for_each(|link| link.cut = [false; 2]);
+    p.run_for(Duration::from_secs(1));
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success)]);
+    assert!(causes(&p, 0).is_empty() && causes(&p, 1).is_empty());
 }
 
 #[test]
@@ -232,6 +269,22 @@ fn a_queue_pair_without_any_path_takes_the_first_that_is_back() {
     p.run_for(MS);
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
     assert_eq!(causes(&p, 0), [Cause::PathLost]);
+}
+
+/// The connection manager may hear of the peer's migration before this end is ready for one.
+#[test]
+fn who_is_told_of_the_peers_migration_follows_even_from_rearm() {
+    let mut p = plain(setup());
+    let follow = |p: &mut Pair| {
+        let node = &mut p.nodes[0];
+        node.qp.follow_peer(&mut node.host)
+    };
+    assert!(!follow(&mut p), "nothing is loaded");
+    load(&mut p, 0, 1);
+    assert_eq!(states(&p), [MigState::Rearm, MigState::Migrated]);
+    assert!(follow(&mut p));
+    assert_eq!((states(&p)[0], causes(&p, 0)), (MigState::Migrated, vec![Cause::Peer]));
+    assert!(!follow(&mut p), "it is there already");
 }
 
 /// Even if a program asks for REARM before the peer has heard of the migration.
