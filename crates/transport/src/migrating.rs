@@ -114,7 +114,13 @@ impl QueuePair {
 
     /// Decides whether a packet by this path is handled, and carries out what it says about migration.
     #[cold]
-    pub(crate) fn admit<H: Host>(&mut self, packet: &Packet<'_>, by: CameBy, host: &mut H) -> bool {
+    pub(crate) fn admit<H: Host>(
+        &mut self,
+        now: Duration,
+        packet: &Packet<'_>,
+        by: CameBy,
+        host: &mut H,
+    ) -> bool {
         let core = &mut self.core;
         let ours = match packet.headers.bth.opcode.service() {
             Service::Rc | Service::Mp => core.config.qp_type == QpType::Rc,
@@ -128,7 +134,18 @@ impl QueuePair {
         }
         // Who is not connected yet, or not any more, only takes packets.
         let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
-        match receive(core.attr.path_mig_state, packet.headers.bth.mig_req, by) {
+        let (state, mig_req) = (core.attr.path_mig_state, packet.headers.bth.mig_req);
+        if by.primary {
+            core.migration.heard_by_primary();
+        }
+        match receive(state, mig_req, by) {
+            Step::Drop
+                if state == MigState::Rearm
+                    && (mig_req && by.alternate && sends)
+                    && core.migration.is_overtaken(now) =>
+            {
+                self.migrate(MigrationCause::Peer, host);
+            }
             Step::Drop => {
                 if !(by.alternate && sends && self.compare(packet, host)) {
                     self.core.counters.dropped_inactive_path += 1;
@@ -208,7 +225,7 @@ impl QueuePair {
         migration.count += 1;
         migration.moved = Some(cause);
         migration.unconfirmed = true;
-        migration.forget_trial();
+        migration.forget_paths();
         migration.begin();
         if let Some(alternate) = migration.alternate {
             core.peer = Some(alternate);

@@ -6,11 +6,14 @@
 //! `MigReq` 1 by its alternate path learns that the peer has migrated, and follows; an end in REARM that
 //! receives `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED.
 //!
-//! Two additions keep both ends together when packets are lost or overtake each other. An end that has
+//! Additions keep both ends together when packets are lost or overtake each other. An end that has
 //! migrated and has not been heard by the new path yet says `MigReq` 1 even if a program has asked for
 //! REARM meanwhile ([`Migration::mig_req`]); otherwise a peer that missed the migration could never
 //! learn of it. And an end that is ARMED and receives `MigReq` 1 by its primary path goes back to REARM:
 //! the peer has one path only, and it is this one.
+//!
+//! And an end in REARM follows a peer that goes on saying `MigReq` 1 by the alternate path while nothing
+//! comes by the primary one ([`Migration::is_overtaken`]).
 
 use core::time::Duration;
 
@@ -136,6 +139,10 @@ struct Asking {
 /// is one for each early probe of the primary path, so one lost probe does not decide.
 const TRIAL_ANSWERS: u32 = 3;
 
+/// How long an end in REARM must hear its peer only by the alternate path, and as one that has migrated,
+/// before it follows. Packets that are late on a path that was left are older than that.
+const OVERTAKEN: Duration = Duration::from_millis(20);
+
 /// The comparison of a silent primary path with the alternate one.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
@@ -160,6 +167,8 @@ pub(crate) struct Migration {
     pub(crate) moved: Option<MigrationCause>,
     asking: Asking,
     trial: Option<Trial>,
+    /// Since when the peer was heard only by the alternate path, as one that has migrated.
+    ahead: Option<Duration>,
     pub(crate) count: u64,
     pub(crate) last: Option<(MigrationCause, Duration)>,
 }
@@ -239,9 +248,23 @@ impl Migration {
         trial.answered >= TRIAL_ANSWERS
     }
 
-    /// Ends the comparison.
-    pub(crate) fn forget_trial(&mut self) {
-        self.trial = None;
+    /// In REARM: the peer was heard by the alternate path, with `MigReq` 1. Returns whether to follow it.
+    ///
+    /// The peer was ARMED, so it had heard that this end has loaded its alternate path; but what would have
+    /// told this end the same of the peer was lost with the primary path.
+    pub(crate) fn is_overtaken(&mut self, now: Duration) -> bool {
+        now.saturating_sub(*self.ahead.get_or_insert(now)) >= OVERTAKEN
+    }
+
+    /// Something came by the primary path.
+    #[inline]
+    pub(crate) fn heard_by_primary(&mut self) {
+        self.ahead = None;
+    }
+
+    /// Forgets what was noticed of the paths before a migration.
+    pub(crate) fn forget_paths(&mut self) {
+        (self.trial, self.ahead) = (None, None);
     }
 
     /// When [`Migration::is_due`] will be true.

@@ -374,7 +374,7 @@ impl QueuePair {
         }
         let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed;
         let usual = settled && by.primary;
-        if !usual && !self.admit(packet, by, host) {
+        if !usual && !self.admit(now, packet, by, host) {
             return;
         }
         let core = &mut self.core;

@@ -287,6 +287,25 @@ fn who_is_told_of_the_peers_migration_follows_even_from_rearm() {
     assert!(!follow(&mut p), "it is there already");
 }
 
+/// The link is lost between the moments at which the two ends become ARMED.
+#[test]
+fn who_is_not_armed_yet_follows_a_peer_that_was() {
+    let mut p = plain(Setup { retry_cnt: 7, ..setup() });
+    p.links[0].cut = [false, true]; // What the first end says is lost, both that it is ready and data.
+    load(&mut p, 1, 1);
+    load(&mut p, 0, 1);
+    p.run_for(MS * 15);
+    assert_eq!(states(&p), [MigState::Armed, MigState::Rearm]);
+    p.links[0].cut = [true; 2];
+    p.nodes[0].post(1, WRITE, 0, 0x4000);
+    p.nodes[0].host.paths[0].alive = false;
+    let (now, node) = (p.now, &mut p.nodes[0]);
+    node.qp.on_path_change(now, None, &mut node.host);
+    p.run_for(MS * 100);
+    assert_eq!((causes(&p, 0), causes(&p, 1)), (vec![Cause::PathLost], vec![Cause::Peer]));
+    assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+}
+
 /// Even if a program asks for REARM before the peer has heard of the migration.
 #[test]
 fn a_peer_that_missed_the_migration_still_learns_of_it() {
