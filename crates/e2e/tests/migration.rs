@@ -69,7 +69,8 @@ impl Pair {
         let to = format!("migrated to {}, nothing completed for ", self.lab.host(1).ipv4(link));
         let line = self.expect("migrated to ")?;
         let ms = line.split(&to).nth(1).and_then(|rest| rest.strip_suffix(" ms"));
-        let ms: f64 = ms.and_then(|ms| ms.parse().ok()).ok_or(Error::Missing(line.clone()))?;
+        let ms: f64 =
+            ms.and_then(|ms| ms.parse().ok()).ok_or_else(|| Error::Missing(line.clone()))?;
         Ok(Duration::from_secs_f64(ms / 1000.0))
     }
 
@@ -122,7 +123,7 @@ fn flap(
 
 #[test]
 fn a_link_that_loses_its_carrier_is_left() -> Result<(), Error> {
-    flap(8, |lab, link| lab.link_down(link, End::Both), |lab, link| lab.link_up(link)).map(drop)
+    flap(8, |lab, link| lab.link_down(link, End::Both), Lab::link_up).map(drop)
 }
 
 /// The other host sees only silence, and is told.
@@ -130,14 +131,14 @@ fn a_link_that_loses_its_carrier_is_left() -> Result<(), Error> {
 fn a_link_that_one_host_has_lost_is_left_by_both() -> Result<(), Error> {
     for host in 0..2 {
         let hit = |lab: &Lab, link| lab.link_down(link, End::Of(host));
-        flap(4, hit, |lab: &Lab, link| lab.link_up(link))?;
+        flap(4, hit, Lab::link_up)?;
     }
     Ok(())
 }
 
 #[test]
 fn a_link_that_falls_silent_is_left() -> Result<(), Error> {
-    flap(4, |lab, link| lab.cut(link, Direction::Both), |lab, link| lab.heal(link)).map(drop)
+    flap(4, |lab, link| lab.cut(link, Direction::Both), Lab::heal).map(drop)
 }
 
 #[test]
