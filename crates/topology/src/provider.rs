@@ -33,7 +33,7 @@ pub trait Provider: Debug + Send + Sync {
     }
 
     /// The chosen devices, in order. Named interfaces that do not exist are left out, and so are
-    /// devices without any interface. [`gids`](DeviceSpec::gids) are left empty:
+    /// devices without any interface. The ports' [`gids`](crate::PortSpec::gids) are left empty:
     /// [`devices`](fn@crate::devices) fills them.
     fn devices(&self, table: &Table, choice: &Choice) -> Vec<DeviceSpec>;
 
