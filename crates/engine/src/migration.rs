@@ -2,48 +2,15 @@
 //! what became of them. Programs that use rdma_cm know nothing of it: the two connection managers agree on
 //! an alternate path, and load and renew it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use polypath_ipc::migration::{AlternatePath, PathNews, PathOrder};
 use polypath_paths::PathOptions;
-use polypath_telemetry::{Event, Qpn};
 use polypath_topology::gids::gid_of;
-use polypath_transport::MigrationNews;
 use polypath_verbs::{AhAttr, Error, MigState, QpAttr, QpAttrMask, QpState, Result};
 
 use crate::engine_inner::EngineInner;
-use crate::lane::{Lane, LaneIo, QpVisit, State, index_of};
-
-/// What a lane remembers of paths for the connection manager.
-#[derive(Debug, Default)]
-pub(crate) struct PathBook {
-    /// Queue pairs of which the broker is to be told something, and whether their alternate path failed.
-    untold: BTreeMap<u32, bool>,
-}
-
-impl PathBook {
-    /// Notes what happened to the paths of a queue pair.
-    pub(crate) fn note(&mut self, qpn: u32, news: MigrationNews) {
-        match news {
-            MigrationNews::Migrated(_) => {
-                self.untold.insert(qpn, false);
-            }
-            MigrationNews::AlternateLost | MigrationNews::Failed => {
-                self.untold.entry(qpn).or_insert(true);
-            }
-            MigrationNews::Armed => {}
-        }
-    }
-}
-
-impl LaneIo {
-    /// Tells the broker and its users that a queue pair gets no alternate path.
-    pub(crate) fn refuse_alternate(&mut self, qpn: u32, error: &Error) {
-        self.paths.untold.entry(qpn).or_insert(true);
-        self.note(Event::AlternateRefused { qpn: Qpn(qpn), text: error.to_string() });
-    }
-}
+use crate::lane::{Lane, QpVisit, State, index_of};
 
 impl EngineInner {
     /// Carries out an order of the broker. Another engine of this process may have the queue pair.
@@ -71,9 +38,12 @@ impl EngineInner {
 impl Lane {
     /// Takes what the broker is to be told of the paths of queue pairs, at most `most`.
     pub(crate) fn take_path_news(&self, most: usize) -> Vec<PathNews> {
+        if self.has_failed() || self.is_closed() || !self.has_path_news() {
+            return Vec::new();
+        }
         self.enter(|State { core, io, .. }| {
             let mut news = Vec::new();
-            while let Some((qpn, failed)) = io.paths.untold.pop_first() {
+            while let Some((qpn, failed)) = io.paths.pop() {
                 let now = core.with(index_of(qpn), io, |visit| primary(visit, qpn)).flatten();
                 match now {
                     Some((local, remote)) if !failed => {
@@ -99,7 +69,7 @@ impl Lane {
                     PathNews::Migrated { qpn, .. } => (qpn, false),
                     PathNews::AlternateFailed { qpn } => (qpn, true),
                 };
-                io.paths.untold.entry(qpn).or_insert(failed);
+                if failed { io.paths.has_failed(qpn) } else { io.paths.has_moved(qpn) }
             }
         });
     }
@@ -177,6 +147,6 @@ fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
     }
     // The connection manager waits to hear where the queue pair is, also if that is nothing new.
     let io = visit.host.paths_and_out().1;
-    io.paths.untold.insert(qpn, false);
+    io.paths.has_moved(qpn);
     io.journal.call();
 }

@@ -18,11 +18,11 @@ use crate::cq::Cq;
 use crate::deferrals::Deferrals;
 use crate::lane::datagrams::Datagrams;
 use crate::lane::journal::Journal;
+use crate::lane::path_book::PathBook;
 use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::local::Exchange;
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
-use crate::migration::PathBook;
 
 /// The largest number of flows that are kept open for control packets. Flows share sockets, so
 /// these are not as many sockets.

@@ -33,6 +33,11 @@ impl Lane {
         self.wait().io.journal.take_untold(most)
     }
 
+    /// Whether the broker is to be told something of the paths of queue pairs.
+    pub(crate) fn has_path_news(&self) -> bool {
+        !self.wait().io.paths.is_empty()
+    }
+
     /// Puts back events that could not be sent.
     pub(crate) fn put_back_untold(&self, events: Vec<Noted>, lost: u64) {
         self.wait().io.journal.put_back_untold(events, lost);

@@ -3,6 +3,7 @@
 use polypath_paths::{PathAddress, PathEvent, PathId, PathKind, PathManager, Reason};
 use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
 use polypath_transport::{MigrationNews, PeerId};
+use polypath_verbs::Error;
 
 use crate::lane::LaneIo;
 
@@ -52,6 +53,12 @@ impl LaneIo {
             | PathEvent::Overflow => return,
         };
         self.note(event);
+    }
+
+    /// Tells the broker and its users that a queue pair gets no alternate path.
+    pub(crate) fn refuse_alternate(&mut self, qpn: u32, error: &Error) {
+        self.paths.has_failed(qpn);
+        self.note(Event::AlternateRefused { qpn: Qpn(qpn), text: error.to_string() });
     }
 
     /// Records what happened to the two paths of a queue pair.

@@ -56,8 +56,8 @@ fn primary_reselect_decides_on_the_way_back() {
     }
 }
 
-/// A silence of all paths kills none of them, so the primary path does not have to come back from the dead: it
-/// is preferred again as soon as it answers, even if another path answered first.
+/// A silence of all paths kills none of them, so the primary path does not have to come back from the
+/// dead: it is preferred again as soon as it answers, even if another path answered first.
 #[test]
 fn the_primary_that_answers_last_after_a_silence_is_used_again() {
     for seed in 0..8 {
