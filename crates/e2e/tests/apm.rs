@@ -7,6 +7,8 @@ use polypath_e2e::{Direction, End, Error, Host, Lab, PATIENT, Running, share, un
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// More packets than it takes to connect.
+const WORK: u64 = 2000;
 
 /// The queue pairs of a program that are looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,27 @@ enum Which {
     Busiest,
 }
 
+/// The packets that a queue pair has sent and received.
+fn carried(qp: &Value) -> u64 {
+    let count = |counter: &str| qp["counters"][counter].as_u64().unwrap_or(0);
+    count("sent_packets") + count("received_packets")
+}
+
+/// Waits until both hosts have a queue pair at work: perftest's first one only compares notes, and its
+/// second one is connected later.
+fn wait_work(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
+    until("work", LIMIT, || {
+        programs.iter().try_for_each(Running::expect_alive)?;
+        for host in 0..2 {
+            let busiest = queue_pairs(lab.host(host), Which::Busiest)?;
+            if busiest.first().map_or(0, carried) < WORK {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+}
+
 /// The connected queue pairs of a host.
 fn queue_pairs(host: &Host, which: Which) -> Result<Vec<Value>, Error> {
     // A status that does not come in time says nothing: whoever asks asks again.
@@ -25,8 +48,6 @@ fn queue_pairs(host: &Host, which: Which) -> Result<Vec<Value>, Error> {
     let qps = lists.filter_map(|process| process["qps"].as_array()).flatten();
     let mut qps: Vec<Value> = qps.filter(|qp| qp["state"] == "RTS").cloned().collect();
     if which == Which::Busiest {
-        let count = |qp: &Value, counter: &str| qp["counters"][counter].as_u64().unwrap_or(0);
-        let carried = |qp: &Value| count(qp, "sent_packets") + count(qp, "received_packets");
         qps.sort_by_key(|qp| std::cmp::Reverse(carried(qp)));
         qps.truncate(1);
     }
@@ -98,6 +119,7 @@ fn survive(
 ) -> Result<(), Error> {
     let lab = Lab::new()?;
     let programs = start(&lab, device, words)?;
+    wait_work(&lab, &programs)?;
     for round in 0..rounds {
         let one_round = || {
             wait_armed(&lab, &programs, which, round % 2)?;
