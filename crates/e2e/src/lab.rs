@@ -370,9 +370,21 @@ impl Host {
     /// # Errors
     /// Those of [`Host::status`].
     pub fn paths(&self) -> Result<Vec<serde_json::Value>, Error> {
+        self.of_processes("paths")
+    }
+
+    /// What `polypath status --json` says of the queue pairs of all its processes.
+    ///
+    /// # Errors
+    /// Those of [`Host::status`].
+    pub fn queue_pairs(&self) -> Result<Vec<serde_json::Value>, Error> {
+        self.of_processes("qps")
+    }
+
+    fn of_processes(&self, list: &str) -> Result<Vec<serde_json::Value>, Error> {
         let status = self.status()?;
         let processes = status["processes"].as_array().into_iter().flatten();
-        Ok(processes.filter_map(|process| process["paths"].as_array()).flatten().cloned().collect())
+        Ok(processes.filter_map(|process| process[list].as_array()).flatten().cloned().collect())
     }
 
     /// Runs a subcommand of `polypath` on this host, which must succeed.

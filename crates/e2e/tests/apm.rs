@@ -43,10 +43,8 @@ fn wait_work(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
 /// The connected queue pairs of a host.
 fn queue_pairs(host: &Host, which: Which) -> Result<Vec<Value>, Error> {
     // A status that does not come in time says nothing: whoever asks asks again.
-    let status = host.status().unwrap_or_default();
-    let lists = status["processes"].as_array().into_iter().flatten();
-    let qps = lists.filter_map(|process| process["qps"].as_array()).flatten();
-    let mut qps: Vec<Value> = qps.filter(|qp| qp["state"] == "RTS").cloned().collect();
+    let mut qps = host.queue_pairs().unwrap_or_default();
+    qps.retain(|qp| qp["state"] == "RTS");
     if which == Which::Busiest {
         qps.sort_by_key(|qp| std::cmp::Reverse(carried(qp)));
         qps.truncate(1);

@@ -46,11 +46,12 @@ fn renumber(lab: &Lab, host: usize, network: u8) -> Result<(), Error> {
 
 /// The payload that a host's queue pairs have sent and received.
 fn moved_bytes(host: &Host) -> Result<u64, Error> {
-    let status = host.status()?;
-    let lists = status["processes"].as_array().into_iter().flatten();
-    let qps = lists.filter_map(|process| process["qps"].as_array()).flatten();
     let count = |qp: &Value, counter: &str| qp["counters"][counter].as_u64().unwrap_or_default();
-    Ok(qps.map(|qp| count(qp, "sent_bytes") + count(qp, "received_bytes")).sum())
+    Ok(host
+        .queue_pairs()?
+        .iter()
+        .map(|qp| count(qp, "sent_bytes") + count(qp, "received_bytes"))
+        .sum())
 }
 
 /// Waits until the client has moved more than can have been under way before.

@@ -44,7 +44,7 @@ impl Lane {
         self.enter(|State { core, io, .. }| {
             let mut news = Vec::new();
             while let Some((qpn, failed)) = io.paths.pop() {
-                let now = core.with(index_of(qpn), io, |visit| primary(visit, qpn)).flatten();
+                let now = core.with(index_of(qpn), io, |visit| both(visit, qpn)[0]).flatten();
                 match now {
                     Some((local, remote)) if !failed => {
                         news.push(PathNews::Migrated { qpn, local, remote });
@@ -82,10 +82,6 @@ fn both(visit: &mut QpVisit<'_>, qpn: u32) -> [Option<(IpAddr, IpAddr)>; 2] {
         let address = paths.path(path?)?;
         Some((address.local, address.remote))
     })
-}
-
-fn primary(visit: &mut QpVisit<'_>, qpn: u32) -> Option<(IpAddr, IpAddr)> {
-    both(visit, qpn)[0]
 }
 
 /// Loads the path, at once or when the queue pair is in RTS.
@@ -134,9 +130,18 @@ pub(crate) fn load(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> R
         hop_limit: path.hop_limit,
         multipath: false,
     };
-    let loaded = visit.set_alternate(path.local, path.remote, options);
-    loaded.map_err(|error| Error::no_memory(error.to_string()))?;
+    set_alternate(visit, (path.local, path.remote), options)?;
     visit.qp.modify(&attr, mask, &mut visit.host).map_err(refused)
+}
+
+/// Gives an attached queue pair a path set between these addresses, the local one first, in reserve.
+pub(crate) fn set_alternate(
+    visit: &mut QpVisit<'_>,
+    (local, remote): (IpAddr, IpAddr),
+    options: PathOptions,
+) -> Result<()> {
+    let set = visit.set_alternate(local, remote, options);
+    set.map_err(|error| Error::no_memory(error.to_string()))
 }
 
 /// Follows the peer to the path between these addresses, if it is the loaded one.

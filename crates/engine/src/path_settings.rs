@@ -8,7 +8,8 @@ use polypath_paths::{
 };
 use polypath_topology::rules::{Origin, PolicyChoice};
 use polypath_topology::{
-    self as topology, InForce, PathSelector, Policy, Reselect, Selection, Subnet, Table, devices,
+    self as topology, DeviceSpec, InForce, PathSelector, Policy, Reselect, Selection, Subnet,
+    Table, devices,
 };
 
 /// The largest number of bytes that a peer may have under way to a lane on one path: as many as one
@@ -110,10 +111,7 @@ pub(crate) fn choice(mode: Mode) -> PolicyChoice {
 
 /// The interfaces of this process's devices.
 fn members(table: &Table, selection: &Selection) -> Vec<u32> {
-    devices(table, selection)
-        .into_iter()
-        .flat_map(|device| device.members().collect::<Vec<_>>())
-        .collect()
+    devices(table, selection).iter().flat_map(DeviceSpec::members).collect()
 }
 
 /// The addresses of the interfaces of this process's devices.

@@ -62,6 +62,14 @@ impl Choice {
     }
 }
 
+impl Choice {
+    /// The chosen interfaces for which a device over all of them has no room.
+    pub(crate) fn beyond_room<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
+        let mut ports = self.ports(table);
+        ports.split_off(MEMBERS_MAX.min(ports.len()))
+    }
+}
+
 /// The interfaces that are used if none is named.
 pub(crate) fn unnamed(table: &Table) -> Vec<&Port> {
     let those = |holds: fn(&Port) -> bool| -> Vec<&Port> {

@@ -68,7 +68,6 @@ impl Provider for Mp {
     }
 
     fn left_out<'a>(&self, table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
-        let mut ports = choice.ports(table);
-        ports.split_off(MEMBERS_MAX.min(ports.len()))
+        choice.beyond_room(table)
     }
 }

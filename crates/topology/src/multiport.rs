@@ -61,8 +61,7 @@ impl Provider for MultiPort {
     }
 
     fn left_out<'a>(&self, table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
-        let mut ports = choice.ports(table);
-        ports.split_off(MEMBERS_MAX.min(ports.len()))
+        choice.beyond_room(table)
     }
 
     /// The tables belong to single interfaces.

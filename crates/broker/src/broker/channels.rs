@@ -7,7 +7,6 @@ use polypath_ipc::message::{self, Push, Reply};
 use super::Broker;
 use super::requests::{Answer, Refusal};
 use crate::channels::{self, CHANNELS_MAX};
-use crate::connection::Role;
 use crate::slots::NOBODY;
 
 impl Broker {
@@ -32,12 +31,8 @@ impl Broker {
                 return Err(Refusal::new(libc::EDQUOT, text));
             }
         }
-        // Each engine of the process has a stream. Those that do not have the lane close their copy.
-        let is_theirs = |id: &u64| {
-            let connection = self.connections.get(id);
-            connection.is_some_and(|c| c.role == Role::Events && c.pid == other.pid)
-        };
-        let streams: Vec<u64> = self.event_streams().into_iter().filter(is_theirs).collect();
+        // Engines that do not have the lane close their copy.
+        let streams = self.streams_of(other.pid);
         if streams.is_empty() {
             return Err(nobody());
         }

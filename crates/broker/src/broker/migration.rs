@@ -1,6 +1,8 @@
 //! Carries out what the connection manager wants done with queue pairs, which processes have, and tells it
 //! what became of it (automatic path migration).
 
+use std::rc::Rc;
+
 use polypath_cm::{AlternatePath, ClientId, PathOrder};
 use polypath_ipc::migration::{self, PathNews};
 use polypath_ipc::{Push, message};
@@ -16,13 +18,11 @@ impl Broker {
         while let Some(order) = self.cm.poll_path_order() {
             any = true;
             let (client, order) = in_message(&order);
-            let pid = self.connections.get(&client.0).map(|connection| connection.pid);
+            let Some(pid) = self.connections.get(&client.0).map(|c| c.pid) else { continue };
             let Ok(bytes) = message::encode(&Push::Path(order)) else { continue };
-            let bytes: std::rc::Rc<[u8]> = bytes.into();
-            for id in self.event_streams() {
-                if self.connections.get(&id).map(|connection| connection.pid) == pid {
-                    self.send(id, std::rc::Rc::clone(&bytes), None);
-                }
+            let bytes: Rc<[u8]> = bytes.into();
+            for id in self.streams_of(pid) {
+                self.send(id, Rc::clone(&bytes), None);
             }
         }
         any
@@ -31,14 +31,9 @@ impl Broker {
     /// A process tells what happened to the paths of its queue pairs.
     pub(super) fn take_path_news(&mut self, id: u64, news: &[PathNews]) {
         let Some(pid) = self.connections.get(&id).map(|connection| connection.pid) else { return };
-        let is_its = |c: &&crate::connection::Connection| c.role == Role::Control && c.pid == pid;
         // An id belongs to the connection that opened its file, which is another one of the process.
-        let clients: Vec<ClientId> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| is_its(connection))
-            .map(|(id, _)| ClientId(*id))
-            .collect();
+        let its = self.connections.iter().filter(|(_, c)| c.role == Role::Control && c.pid == pid);
+        let clients: Vec<ClientId> = its.map(|(id, _)| ClientId(*id)).collect();
         for &client in &clients {
             for news in news {
                 match *news {

@@ -290,6 +290,12 @@ impl Broker {
         streams.map(|(id, _)| *id).collect()
     }
 
+    /// The event streams of a process: each of its engines has one.
+    pub(super) fn streams_of(&self, pid: u32) -> Vec<u64> {
+        let theirs = |(_, c): &(&u64, &Connection)| c.role == Role::Events && c.pid == pid;
+        self.connections.iter().filter(theirs).map(|(id, _)| *id).collect()
+    }
+
     /// Sends an event to all event streams.
     pub(super) fn push(&mut self, push: &Push) {
         let Ok(bytes) = message::encode(push) else { return };

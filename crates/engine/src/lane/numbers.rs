@@ -43,7 +43,7 @@ impl State {
             )));
         }
         if let Some(number) = wanted {
-            let index = polypath_lane::QpTable::<super::QpResources>::index_of(number);
+            let index = super::index_of(number);
             if qps.number(index) != number {
                 return Err(not_available(format!("{number:#x} is not a number of this lane")));
             }

@@ -39,8 +39,7 @@ impl Qp {
 
     /// Gives the queue pair the alternate path. It must be attached.
     pub(super) fn load(visit: &mut QpVisit<'_>, to: Resolved) -> Result<()> {
-        let loaded = visit.set_alternate(to.local, to.remote, to.options());
-        loaded.map_err(|e| Error::no_memory(e.to_string()))
+        migration::set_alternate(visit, (to.local, to.remote), to.options())
     }
 
     /// Gives a thawed queue pair its alternate path back. If that is not to be had here, it is not ready
