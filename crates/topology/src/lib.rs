@@ -39,7 +39,9 @@ mod selector;
 mod subnet;
 pub mod table;
 
-pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
+pub use bonding::{
+    AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect, TCP_DEFAULT, Tcp,
+};
 pub use choice::Choice;
 pub use device::{
     DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, PortSpec, roce_mtu,
