@@ -129,7 +129,8 @@ fn nothing_is_lost_while_members_fail_under_each_mode() -> Result<(), Error> {
 /// Waits until so many paths of a host can carry data.
 fn wait_paths(host: &Host, count: usize) -> Result<(), Error> {
     until(&format!("{count} paths"), LIMIT, || {
-        let live = |path: &&serde_json::Value| path["state"] == "active" || path["state"] == "up";
+        let live =
+            |path: &&serde_json::Value| path["state"] == "active" || path["state"] == "standby";
         Ok((host.paths()?.iter().filter(live).count() >= count).then_some(()))
     })
 }
@@ -259,7 +260,7 @@ fn data_leaves_a_member_that_lacp_keeps_out() -> Result<(), Error> {
         ring.client.expect_alive()?;
         let paths = lab.host(0).paths()?;
         let carries =
-            |path: &&serde_json::Value| path["state"] == "active" || path["state"] == "up";
+            |path: &&serde_json::Value| path["state"] == "active" || path["state"] == "standby";
         let over: Vec<_> = paths.iter().filter(carries).map(|path| &path["interface"]).collect();
         Ok((over == ["eth1"]).then_some(()))
     })?;
