@@ -3,6 +3,7 @@
 mod channels;
 mod clients;
 mod cm;
+mod lacp;
 mod migration;
 mod orphans;
 mod pings;
@@ -75,6 +76,8 @@ pub(crate) struct Broker {
     pings: Pings<pings::PingSocket>,
     counters: BrokerCounters,
     chronicle: Chronicle,
+    /// The connection of the process that speaks LACP on this host, if there is one.
+    lacp: Option<u64>,
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,
@@ -129,6 +132,7 @@ impl Broker {
             pings: Pings::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
+            lacp: None,
             config: ConfigStatus::default(),
             started: now(),
             idle_timeout,
