@@ -32,6 +32,11 @@ use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
 use polypath_types::{MigState, PeerId, QpAttr, QpAttrMask, QpEvent, QpState, QpType};
 
+/// Whether a packet may be a question: a WRITE of no bytes.
+fn is_question(packet: &Packet<'_>) -> bool {
+    packet.headers.bth.opcode == Opcode::RC_WRITE_ONLY && packet.payload.is_empty()
+}
+
 impl Core {
     /// Whether it may change to the alternate path by itself, and that path can be used.
     pub(crate) fn can_migrate<H: Host>(&self, host: &H) -> bool {
@@ -192,7 +197,12 @@ impl QueuePair {
             Step::Accept | Step::Arm | Step::Disarm => {}
         }
         let core = &mut self.core;
-        if core::mem::take(&mut core.migration.unconfirmed) {
+        let proves = core.proves();
+        let migration = &mut core.migration;
+        if migration.unconfirmed
+            && (!proves || migration.is_followed(now, mig_req, is_question(packet)))
+        {
+            migration.unconfirmed = false;
             if core.attr.path_mig_state == MigState::Rearm {
                 core.migration.begin(); // It can say so now.
             } else if !core.migration.fresh {
@@ -217,7 +227,7 @@ impl QueuePair {
             return false;
         };
         match packet.headers.bth.opcode {
-            Opcode::RC_WRITE_ONLY if packet.payload.is_empty() => {
+            _ if is_question(packet) => {
                 rc.1.acknowledge_by(core, way.path, host);
                 if state == MigState::Rearm {
                     core.migration.was_asked(now);

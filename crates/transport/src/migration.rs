@@ -178,6 +178,9 @@ pub(crate) struct Migration {
     asking: Asking,
     pub(crate) watch: Watch,
     trial: Option<Trial>,
+    /// It has migrated: when it first heard by the new path something that need not come from a peer that has
+    /// followed.
+    doubt: Option<Duration>,
     /// Since when the peer was heard only by the alternate path, as one that has migrated.
     ahead: Option<Duration>,
     pub(crate) count: u64,
@@ -290,7 +293,14 @@ impl Migration {
 
     /// Forgets what was noticed of the paths before a migration.
     pub(crate) fn forget_paths(&mut self) {
-        (self.trial, self.ahead) = (None, None);
+        (self.trial, self.ahead, self.doubt) = (None, None, None);
+    }
+
+    /// It has migrated, and something came by the new path. Returns whether that shows that the peer has
+    /// followed, or has led: a peer that has not may ask by its alternate path, or may have answered such a
+    /// question that was asked before. It says `MigReq` 0 then, and its answers are soon over.
+    pub(crate) fn is_followed(&mut self, now: Duration, mig_req: bool, asks: bool) -> bool {
+        mig_req || !asks && now.saturating_sub(*self.doubt.get_or_insert(now)) >= OVERTAKEN
     }
 
     /// When there is something to ask, see [`Migration::is_due`] and [`Watch::look`].

@@ -391,6 +391,33 @@ fn who_is_not_armed_yet_follows_a_peer_that_was() {
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
 }
 
+/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that end
+/// asks by its alternate path is no sign that it has followed.
+#[test]
+fn who_asks_by_the_alternate_path_has_not_followed() {
+    for lost in 0..12 {
+        let mut p = plain(Setup { retry_cnt: 7, ..setup() });
+        let mut n = 0;
+        // What the second end asks is answered too late.
+        p.filter = Some(Box::new(move |to, packet| {
+            n += u32::from(to == 1);
+            to == 0 || n > lost || packet.headers.bth.opcode.is_request()
+        }));
+        load(&mut p, 1, 1);
+        load(&mut p, 0, 1);
+        p.run_for(MS * 5);
+        if states(&p)[0] == MigState::Armed {
+            p.links[0].cut = [true; 2];
+            migrate(&mut p, 0).unwrap();
+            load(&mut p, 0, 0);
+        }
+        p.nodes[0].post(1, WRITE, 0, 0x4000);
+        p.run_for(MS * 200);
+        assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)], "{lost}");
+        assert_eq!(p.nodes[1].qp.query().path_mig_state, MigState::Migrated, "{lost}");
+    }
+}
+
 /// Even if a program asks for REARM before the peer has heard of the migration.
 #[test]
 fn a_peer_that_missed_the_migration_still_learns_of_it() {
