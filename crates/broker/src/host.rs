@@ -92,6 +92,11 @@ impl Host {
         }
     }
 
+    /// Sets whether LACP lets interfaces carry traffic, by index. Returns true if the table changed.
+    pub(crate) fn set_lacp(&mut self, lacp: BTreeMap<u32, bool>) -> bool {
+        self.tables.set_lacp(lacp)
+    }
+
     /// Whether there is room for the GID table of one more selection.
     pub(crate) fn has_room(&self, selection: &Selection) -> bool {
         Tables::has_room(&self.selections.values().collect::<Vec<_>>(), selection)

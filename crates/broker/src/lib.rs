@@ -30,6 +30,7 @@ mod groups;
 mod handover;
 mod host;
 mod keeper;
+mod lacp;
 mod log;
 mod memberships;
 mod netlink;
@@ -50,6 +51,7 @@ use std::time::Duration;
 use polypath_ipc::{Client, Hello};
 
 pub use fuzz::{fuzz_message, fuzz_preamble};
+pub use lacp::{Interfaces, LacpArguments, LacpError, speak as speak_lacp};
 pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;
 

@@ -144,7 +144,12 @@ impl EngineInner {
         let mp = devices.into_iter().find(|device| device.kind.multipath);
         let names = mp.map(|device| vec![device.name, self.selection.to_string()]);
         let names = names.unwrap_or_default();
-        let process = Process { pid: self.pid, program: &self.program, devices: &names };
+        let process = Process {
+            pid: self.pid,
+            program: &self.program,
+            devices: &names,
+            selected: &self.selection.settings(),
+        };
         InForce::of(&table.rules, &self.config.bonding, &process)
     }
 

@@ -124,16 +124,19 @@ fn members(table: &Table, selection: &Selection) -> Vec<u32> {
 
 /// The addresses of the interfaces of this process's devices.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
-    let members = members(table, selection);
+    let devices = devices(table, selection);
     let mut list = Vec::new();
     for port in &table.ports {
-        let member = members.contains(&port.ifindex);
+        let ports = devices.iter().flat_map(|device| &device.ports);
+        let mut over: Vec<_> = ports.filter(|over| over.members.contains(&port.ifindex)).collect();
+        let member = !over.is_empty();
+        over.retain(|over| !over.carries(port));
         for address in port.addresses.iter().filter(|a| !a.tentative) {
             list.push(LocalAddress {
                 ip: address.ip,
                 prefix_len: address.prefix_len,
                 ifindex: port.ifindex,
-                link_up: port.link_up,
+                link_up: port.link_up && over.is_empty(),
                 usable: member
                     && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
                 speed_mbps: port.speed_mbps.unwrap_or(0),

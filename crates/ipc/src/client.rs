@@ -320,6 +320,14 @@ impl Client {
         self.done(&Request::SetRule { scope, settings })
     }
 
+    /// Says whether LACP lets interfaces carry traffic, by their indexes, until the connection ends.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call).
+    pub fn set_lacp(&mut self, ports: Vec<(u32, bool)>) -> Result<(), IpcError> {
+        self.done(&Request::Lacp { ports })
+    }
+
     /// Lets the broker read the configuration file again.
     ///
     /// # Errors

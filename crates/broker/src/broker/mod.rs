@@ -3,6 +3,7 @@
 mod channels;
 mod clients;
 mod cm;
+mod lacp;
 mod migration;
 mod orphans;
 mod pings;
@@ -81,6 +82,8 @@ pub(crate) struct Broker {
     streams: streams::Streams,
     counters: BrokerCounters,
     chronicle: Chronicle,
+    /// The connection of the process that speaks LACP on this host, if there is one.
+    lacp: Option<u64>,
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,
@@ -136,6 +139,7 @@ impl Broker {
             streams: streams::Streams::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
+            lacp: None,
             config: ConfigStatus::default(),
             started: now(),
             idle_timeout,

@@ -81,6 +81,8 @@ impl LaneIo {
             MigrationNews::Armed => Event::MigrationArmed { qpn, alternate },
             MigrationNews::Failed => Event::MigrationFailed { qpn, alternate },
             MigrationNews::AlternateLost => Event::AlternateLost { qpn, alternate },
+            // For the connection manager, which may know another path; the peer may only be late.
+            MigrationNews::Unproven => return,
         });
     }
 
