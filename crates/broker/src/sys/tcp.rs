@@ -97,8 +97,9 @@ mod tests {
     fn both_ends_of_a_connection_see_each_others_addresses() {
         use rustix::event::PollFlags;
         let listener = listen(0).unwrap();
-        let port = std::net::TcpListener::from(listener.try_clone().unwrap());
-        let port = port.local_addr().unwrap().port();
+        let copy = std::net::TcpListener::from(listener.try_clone().unwrap());
+        let port = copy.local_addr().unwrap().port();
+        drop(copy);
         assert!(accept(&listener).unwrap().is_none());
         let (here, there) =
             (Ipv4Addr::new(127, 0, 0, 2).into(), Ipv4Addr::new(127, 0, 0, 3).into());
