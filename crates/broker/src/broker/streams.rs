@@ -180,7 +180,7 @@ impl Broker {
             Stage::Calling { preamble, .. } => {
                 let done = tcp::connected(&young.socket)
                     .and_then(|()| tcp::send_all(&young.socket, preamble));
-                self.call_ended(number, done);
+                self.call_ended(number, &done);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Broker {
         };
         let Some(young) = self.streams.young.remove(&number) else { return };
         let ends = Ends { local, remote, slot: by };
-        if self.hand_over(owner.pid, slot, ends, Some(opening), young.socket) {
+        if self.hand_over(owner.pid, slot, ends, Some(opening), &young.socket) {
             self.counters.streams_accepted += 1;
         } else {
             self.counters.streams_refused += 1;
@@ -209,10 +209,10 @@ impl Broker {
     }
 
     /// Gives the calling lane its end, or forgets the call.
-    fn call_ended(&mut self, number: u64, done: io::Result<()>) {
+    fn call_ended(&mut self, number: u64, done: &io::Result<()>) {
         let Some(young) = self.streams.young.remove(&number) else { return };
         let Stage::Calling { pid, slot, ends, .. } = young.stage else { return };
-        let made = done.is_ok() && self.hand_over(pid, slot, ends, None, young.socket);
+        let made = done.is_ok() && self.hand_over(pid, slot, ends, None, &young.socket);
         if !made {
             self.counters.streams_failed += 1;
         }
@@ -225,7 +225,7 @@ impl Broker {
         slot: u8,
         ends: Ends,
         opening: Option<Vec<u8>>,
-        socket: OwnedFd,
+        socket: &OwnedFd,
     ) -> bool {
         // Processes of other pid namespaces all have the number 0, and can't be told apart.
         if pid == 0 || self.slots.owner(slot).is_none_or(|owner| owner.pid != pid) {
@@ -258,7 +258,7 @@ impl Broker {
         for number in late {
             match self.streams.young.get(&number).map(|young| &young.stage) {
                 Some(Stage::Calling { .. }) => {
-                    self.call_ended(number, Err(io::ErrorKind::TimedOut.into()));
+                    self.call_ended(number, &Err(io::ErrorKind::TimedOut.into()));
                 }
                 _ => self.refuse_call(number),
             }

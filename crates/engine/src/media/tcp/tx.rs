@@ -118,8 +118,8 @@ impl TcpTx {
 
 impl Tx for TcpTx {
     fn capabilities(&self) -> Capabilities {
-        // A full stream drops packets, so it is not lossless. TCP's checksum is weak, but so is that of UDP
-        // under an ICRC that is not checked twice: what protects the bytes is the link's.
+        // A full stream drops packets, so it is not lossless. What TCP's checksum lets through, the links' own
+        // checks catch.
         let (ordered, lossless, verified) = (true, false, true);
         Capabilities { name: "tcp", packet_bytes: PACKET_BYTES, ordered, lossless, verified }
     }
@@ -190,7 +190,7 @@ impl Tx for TcpTx {
                 Ok(true) => {}
                 Ok(false) => self.again_at = Some(now + AGAIN),
                 Err(error) => {
-                    self.streams.remove(&line.stream, &io::Error::from(error).to_string())
+                    self.streams.remove(&line.stream, &io::Error::from(error).to_string());
                 }
             }
         }
