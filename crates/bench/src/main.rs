@@ -6,6 +6,7 @@
 //! are compared, so that a change of the machine's load affects both.
 
 mod blackout;
+mod migration;
 mod report;
 mod speed;
 mod train;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use udp::Style;
 
 const USAGE: &str = "\
-usage: polypath-bench [--json FILE] [--markdown] [--check] [--decide] [speed] [blackout]
+usage: polypath-bench [--json FILE] [--markdown] [--check] [--decide] [speed] [blackout] [migration]
        polypath-bench train
 
 Measures and prints a table; without a name, everything.
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
 struct Wish {
     speed: bool,
     blackout: bool,
+    migration: bool,
     check: bool,
     decide: bool,
     markdown: bool,
@@ -72,6 +74,7 @@ impl Wish {
             markdown: false,
             speed: false,
             blackout: false,
+            migration: false,
             check: false,
             decide: false,
             json: None,
@@ -81,6 +84,7 @@ impl Wish {
             match *word {
                 "speed" => wish.speed = true,
                 "blackout" => wish.blackout = true,
+                "migration" => wish.migration = true,
                 "--check" => wish.check = true,
                 "--decide" => wish.decide = true,
                 "--markdown" => wish.markdown = true,
@@ -88,8 +92,8 @@ impl Wish {
                 _ => return None,
             }
         }
-        if !wish.speed && !wish.blackout {
-            (wish.speed, wish.blackout) = (true, true);
+        if !wish.speed && !wish.blackout && !wish.migration {
+            (wish.speed, wish.blackout, wish.migration) = (true, true, true);
         }
         Some(wish)
     }
@@ -102,6 +106,9 @@ fn measure(wish: &Wish) -> Result<bool, Error> {
     }
     if wish.blackout {
         blackout::measure(&mut report)?;
+    }
+    if wish.migration {
+        migration::measure(&mut report)?;
     }
     if wish.markdown {
         print!("\n{}", report.markdown(&report::machine()));

@@ -167,6 +167,11 @@ impl Host {
         self.interface_of(ip, None).is_some()
     }
 
+    /// The interface that has an address of this host, 0 if none has.
+    pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
+        self.interface_of(ip, None).unwrap_or(0)
+    }
+
     /// A way for multicast for which there is no route: from the given address, or from the
     /// client's first one.
     fn any_way(&self, client: ClientId, query: &RouteQuery) -> Option<Route> {

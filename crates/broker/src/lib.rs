@@ -40,6 +40,7 @@ mod qp1;
 mod rules;
 mod slots;
 mod steering;
+mod streams;
 mod sys;
 mod tables;
 mod uplinks;

@@ -17,6 +17,8 @@ struct Pair {
     lab: Lab,
     server: Running,
     client: Running,
+    /// What `polypath watch` says at both hosts.
+    events: [Running; 2],
     /// How many lines of the client with each text were waited for.
     seen: HashMap<&'static str, usize>,
 }
@@ -40,7 +42,8 @@ impl Pair {
         let words = words.into_iter().chain(paths(1));
         let client = lab.host(1).verbs(words).device(Some("roce2")).spawn()?;
         client.wait_line("connected", MARGIN)?;
-        let mut pair = Self { lab, server, client, seen: HashMap::new() };
+        let events = [lab.host(0).watch(&[])?, lab.host(1).watch(&[])?];
+        let mut pair = Self { lab, server, client, events, seen: HashMap::new() };
         pair.expect("apm: armed")?;
         Ok(pair)
     }
@@ -60,7 +63,11 @@ impl Pair {
         })
         .map_err(|error| {
             let (client, server) = (client.text(), server.text());
-            Error::Missing(format!("{error}; the client: {client}; the server: {server}"))
+            let events = self.events.each_ref().map(Running::text);
+            Error::Missing(format!(
+                "{error}; the client: {client}; the server: {server}; events: {}\n\n{}",
+                events[0], events[1]
+            ))
         })
     }
 

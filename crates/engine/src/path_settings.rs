@@ -17,13 +17,15 @@ use polypath_topology::{
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
 /// The settings of a lane's path manager that never change.
-/// `local`: the lane can share memory with others.
-pub(crate) fn settings(receive_buffer: u32, local: bool) -> PathConfig {
+/// `kinds`: whether the lane can share memory with others, and have TCP streams to them.
+pub(crate) fn settings(receive_buffer: u32, kinds: (bool, bool)) -> PathConfig {
+    let (local, tcp) = kinds;
     PathConfig {
         // The kernel accounts about two bytes for each byte of payload.
         receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
         reach: polypath_transport::REACH,
         local_window: if local { crate::media::local::WINDOW } else { 0 },
+        tcp_window: if tcp { crate::media::tcp::WINDOW } else { 0 },
         ..PathConfig::default()
     }
 }
@@ -65,12 +67,18 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
         local: is_local_wanted(in_force) && !table.down.iter().any(is_all_local),
+        tcp: tcp_port(in_force).is_some(),
     }
 }
 
 /// Whether the settings want paths through shared memory.
 pub(crate) fn is_local_wanted(in_force: &InForce) -> bool {
     in_force.settings.local.unwrap_or(topology::LOCAL_DEFAULT)
+}
+
+/// The port of the TCP streams that the settings want; `None` if they want none.
+pub(crate) fn tcp_port(in_force: &InForce) -> Option<u16> {
+    in_force.settings.tcp.unwrap_or(topology::TCP_DEFAULT).port()
 }
 
 /// Whether all paths through shared memory were taken down by hand.

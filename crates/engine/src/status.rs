@@ -164,6 +164,7 @@ fn kind(kind: PathKind) -> &'static str {
     match kind {
         PathKind::Udp => "roce",
         PathKind::Local { .. } => "local",
+        PathKind::Tcp { .. } => "tcp",
     }
 }
 

@@ -9,7 +9,9 @@ use polypath_topology::{Bonding, PathSelector, RuleScope, Selection, Table};
 use rustix::event::PollFlags;
 
 use crate::error::IpcError;
-use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope};
+use crate::message::{
+    self, Ends, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope,
+};
 use crate::migration::PathNews;
 use crate::socket;
 use crate::start;
@@ -242,6 +244,29 @@ impl Client {
             (Reply::Channel, Some(end)) => Ok(end),
             _ => Err(UNEXPECTED),
         }
+    }
+
+    /// Lets other hosts' lanes open TCP streams to a lane of this process.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); see [`Request::AcceptStreams`].
+    pub fn accept_streams(&mut self, slot: u8, port: u16) -> Result<(), IpcError> {
+        self.done(&Request::AcceptStreams { slot, port })
+    }
+
+    /// Asks for a TCP stream from a lane of this process to a lane of another host, which comes as a
+    /// [`Push::Stream`].
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); see [`Request::OpenStream`].
+    pub fn open_stream(
+        &mut self,
+        slot: u8,
+        ends: Ends,
+        port: u16,
+        opening: Vec<u8>,
+    ) -> Result<(), IpcError> {
+        self.done(&Request::OpenStream { slot, ends, port, opening })
     }
 
     /// Opens a CM file. `apm`: its ids migrate without having asked for it.

@@ -126,6 +126,20 @@ pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (1 << 20);
 /// The largest number of interfaces in a [`Request::Lacp`].
 pub const LACP_PORTS_MAX: usize = 256;
 
+/// The longest packet that a TCP stream may begin with, in bytes.
+pub const OPENING_MAX: usize = 512;
+
+/// The ends of a TCP stream between two lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other host's address.
+    pub remote: IpAddr,
+    /// The slot of the other host's lane.
+    pub slot: u8,
+}
+
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has
 /// exactly one [`Reply`] ([`Status`](Self::Status): several).
@@ -153,6 +167,29 @@ pub enum Request {
         slot: u8,
         /// The slot of the other lane.
         to: u8,
+    },
+    /// Lets other hosts' lanes open TCP streams to a lane of the process, until the slot is given back. The
+    /// broker listens on the port while one of its processes wants that. Answer: [`Reply::Done`], and a
+    /// [`Push::Stream`] for each stream. Or an error: `EBADF` if the slot is not the process's own, `EDQUOT`
+    /// if there are too many ports, those of the system.
+    AcceptStreams {
+        /// The slot.
+        slot: u8,
+        /// The TCP port.
+        port: u16,
+    },
+    /// Asks for a TCP stream to a lane of another host, whose broker listens on this port. Answer:
+    /// [`Reply::Done`] at once; a [`Push::Stream`] follows if the connection succeeds. Or an error: `EBADF`
+    /// if the slot is not the process's own, `EDQUOT` if too many are under way, those of the system.
+    OpenStream {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// The addresses, and the slot of the other lane.
+        ends: Ends,
+        /// The TCP port of the other host's broker.
+        port: u16,
+        /// The packet that the stream begins with, at most [`OPENING_MAX`] bytes.
+        opening: Vec<u8>,
     },
     /// Asks for slots again that the process had of a broker that was killed. All or none. Answer:
     /// [`Reply::Done`], or an error with `EBADF` if one of them is not the process's own.
@@ -348,6 +385,15 @@ pub enum Push {
         slot: u8,
         /// The slot of the other lane.
         to: u8,
+    },
+    /// A TCP stream, whose socket comes with the message, for one of the process's lanes.
+    Stream {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// Its ends, as this host sees them.
+        ends: Ends,
+        /// The packet that it began with; `None` if the process has asked for the stream.
+        opening: Option<Vec<u8>>,
     },
     /// The broker goes away.
     Goodbye,

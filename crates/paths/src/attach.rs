@@ -235,6 +235,7 @@ impl PathManager {
         if path.users == 0 {
             self.paths.remove(index);
             self.timers.set(Timer::DownDelay(index), None);
+            self.timers.set(Timer::Stream(index), None);
         }
     }
 

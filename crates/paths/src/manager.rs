@@ -22,7 +22,7 @@ use crate::policy::{MakePolicy, Next, PathSet};
 use crate::select::Line;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
-use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused};
+use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused, StreamEnds};
 use crate::ud::UdPaths;
 use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 
@@ -103,6 +103,8 @@ pub struct PathManager {
     pub(crate) local: LocalAddresses,
     /// The slots of the lanes to which there are channels.
     pub(crate) channels: BTreeSet<u8>,
+    /// The TCP streams that there are.
+    pub(crate) streams: BTreeSet<StreamEnds>,
     pub(crate) paths: Slab<PathId, Path>,
     pub(crate) peers: Peers,
     pub(crate) associations: Associations,
@@ -129,6 +131,7 @@ impl PathManager {
             clock: Clock::default(),
             local: LocalAddresses::default(),
             channels: BTreeSet::new(),
+            streams: BTreeSet::new(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
             peers: Peers::new(MAX_PEERS),
             associations: Associations::new(MAX_PEERS),
@@ -489,7 +492,7 @@ impl PathManager {
         let (src, dst) = (src.to_canonical(), dst.to_canonical());
         let result = if packet.opcode() == Opcode::UD_SEND_ONLY {
             match kind {
-                PathKind::Udp => self.handle_hello(src, dst, packet),
+                PathKind::Udp | PathKind::Tcp { .. } => self.handle_hello(src, dst, kind, packet),
                 PathKind::Local { .. } => Err(Refused::UnknownSource),
             }
         } else if packet.opcode().is_mp_management() {
@@ -525,6 +528,7 @@ impl PathManager {
                 Timer::Hello(qpn) => self.hello_due(qpn),
                 Timer::Hold(peer) => self.hold_over(peer),
                 Timer::DownDelay(path) => self.downdelay_over(path),
+                Timer::Stream(path) => self.ask_stream(path),
             }
         }
     }

@@ -26,7 +26,7 @@ impl PathManager {
         }
         let before = core::mem::replace(&mut self.usage, usage.clone());
         let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
-        let Usage { hold, ecn, ports, local, .. } = *usage;
+        let Usage { hold, ecn, ports, local, tcp, .. } = *usage;
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;
@@ -42,8 +42,9 @@ impl PathManager {
         self.config.ports = ports;
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
-        if before.local != local {
+        if (before.local, before.tcp) != (local, tcp) {
             self.local_paths_changed(None);
+            self.stream_paths_changed(None);
             for index in self.associations.indexes() {
                 self.lead(index);
             }

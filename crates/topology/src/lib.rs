@@ -44,7 +44,9 @@ pub mod table;
 
 pub use bond::BOND;
 pub use bond_options::{BondMode, BondOptions, HashPolicy};
-pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
+pub use bonding::{
+    AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect, TCP_DEFAULT, Tcp,
+};
 pub use choice::Choice;
 pub use device::{
     Aggregation, DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, PortSpec,

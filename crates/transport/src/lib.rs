@@ -17,6 +17,7 @@ mod host;
 mod memory;
 mod migrating;
 mod migration;
+mod proof;
 mod qp;
 mod ranges;
 mod requester;

@@ -10,10 +10,13 @@
 //! (IBTA 9.7.4.1.3), and request and answer carry `MigReq`. An XRC target has no requests; it repeats
 //! its latest acknowledgement instead. UC has neither: its peer learns by the next message.
 //!
+//! RC queue pairs ask by the alternate path instead, before they are ARMED: what is answered there proves that the
+//! path works both ways, and that the peer has loaded it, too ([`crate::proof`]).
+//!
 //! The same request finds out whether a silent primary path is dead (decision 4 for path sets). With each
-//! early probe of the primary path, one goes by the alternate path, with `MigReq` 0. Only our own responder
-//! answers that, by the alternate path as well; other adapters drop it (IBTA 9.6.1.5). If some were
-//! answered while the primary path brought nothing, the queue pair migrates.
+//! early probe of the primary path, one goes by the alternate path. What goes there always has `MigReq` 0, and only
+//! our own responder answers it, by the alternate path as well; other adapters drop it (IBTA 9.6.1.5), and
+//! remain in REARM for us. If some were answered while the primary path brought nothing, the queue pair migrates.
 
 use core::time::Duration;
 
@@ -23,10 +26,16 @@ use polypath_wire::packet::Packet;
 use crate::common::Core;
 use crate::host::Host;
 use crate::migration::{CameBy, MigrationNews, MigrationStatus, Step, check_wish, receive};
+use crate::proof::Look;
 use crate::qp::{Halves, QueuePair};
 use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
 use polypath_types::{MigState, PeerId, QpAttr, QpAttrMask, QpEvent, QpState, QpType};
+
+/// Whether a packet may be a question: a WRITE of no bytes.
+fn is_question(packet: &Packet<'_>) -> bool {
+    packet.headers.bth.opcode == Opcode::RC_WRITE_ONLY && packet.payload.is_empty()
+}
 
 impl Core {
     /// Whether it may change to the alternate path by itself, and that path can be used.
@@ -35,6 +44,19 @@ impl Core {
             && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
             && !self.multipath
             && self.migration.alternate.is_some_and(|peer| host.is_reachable(peer))
+    }
+
+    /// Whether it is ARMED only after the alternate path was shown to work. UC and XRC have no question that can be
+    /// repeated harmlessly in both directions, and a path set looks after its paths itself.
+    pub(crate) fn proves(&self) -> bool {
+        self.config.qp_type == QpType::Rc && !self.multipath
+    }
+
+    /// The alternate path does not work any more: it has to prove again that it does.
+    fn disarm<H: Host>(&mut self, host: &mut H) {
+        self.attr.path_mig_state = MigState::Rearm;
+        self.migration.begin();
+        host.migration(MigrationNews::AlternateLost);
     }
 
     /// The retries are used up. Returns whether the queue pair fails; it migrates otherwise (IBTA 17.2.8).
@@ -56,7 +78,16 @@ impl QueuePair {
     /// path set. To be called when alternate attributes are set; `None` if they lead nowhere (any
     /// more), which also ends the readiness to migrate.
     pub fn set_alternate<H: Host>(&mut self, alternate: Option<PeerId>, host: &mut H) {
-        self.core.migration.alternate = alternate;
+        let before = core::mem::replace(&mut self.core.migration.alternate, alternate);
+        if alternate.is_some()
+            && alternate != before
+            && self.core.attr.path_mig_state == MigState::Armed
+            && self.core.proves()
+        {
+            // It was another path that was shown to work.
+            self.core.attr.path_mig_state = MigState::Rearm;
+            self.core.migration.begin();
+        }
         if alternate.is_none() && self.core.attr.path_mig_state != MigState::Migrated {
             self.core.attr.path_mig_state = MigState::Migrated;
             self.core.migration.settle();
@@ -147,12 +178,12 @@ impl QueuePair {
                 self.migrate(MigrationCause::Peer, host);
             }
             Step::Drop => {
-                if !(by.alternate && sends && self.compare(packet, host)) {
+                if !(by.alternate && sends && self.compare(now, packet, host)) {
                     self.core.counters.dropped_inactive_path += 1;
                 }
                 return false;
             }
-            Step::Arm if sends => {
+            Step::Arm if sends && !core.proves() => {
                 core.attr.path_mig_state = MigState::Armed;
                 // The peer may still wait for such a packet of ours.
                 core.migration.begin();
@@ -166,7 +197,12 @@ impl QueuePair {
             Step::Accept | Step::Arm | Step::Disarm => {}
         }
         let core = &mut self.core;
-        if core::mem::take(&mut core.migration.unconfirmed) {
+        let proves = core.proves();
+        let migration = &mut core.migration;
+        if migration.unconfirmed
+            && (!proves || migration.is_followed(now, mig_req, is_question(packet)))
+        {
+            migration.unconfirmed = false;
             if core.attr.path_mig_state == MigState::Rearm {
                 core.migration.begin(); // It can say so now.
             } else if !core.migration.fresh {
@@ -176,27 +212,42 @@ impl QueuePair {
         true
     }
 
-    /// Handles a packet by the alternate path of an end that is ARMED: the peer's question while its primary
-    /// path is silent, or the answer to such a question of ours. Returns false if it is neither. It changes
-    /// nothing but the account of the trial.
-    fn compare<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) -> bool {
+    /// Handles a packet by the alternate path of an end in REARM, or that is ARMED: a question of the peer, or the
+    /// answer to one of ours. Returns false if it is neither. It changes nothing but what is known of the paths,
+    /// and what follows from that.
+    fn compare<H: Host>(&mut self, now: Duration, packet: &Packet<'_>, host: &mut H) -> bool {
         let core = &mut self.core;
         let Halves::Rc(rc) = &mut self.halves else { return false };
-        if core.attr.path_mig_state != MigState::Armed
-            || core.config.qp_type != QpType::Rc
-            || core.multipath
-        {
+        let state = core.attr.path_mig_state;
+        // What has `MigReq` 1 is no question, and an answer with `MigReq` 1 would make the peer migrate.
+        if core.migration.mig_req(state) || packet.headers.bth.mig_req || !core.proves() {
             return false;
         }
         let Some(way) = core.migration.alternate.and_then(|peer| host.route(peer)) else {
             return false;
         };
         match packet.headers.bth.opcode {
-            Opcode::RC_WRITE_ONLY if packet.payload.is_empty() => {
+            _ if is_question(packet) => {
                 rc.1.acknowledge_by(core, way.path, host);
+                if state == MigState::Rearm {
+                    core.migration.was_asked(now);
+                }
+                true
+            }
+            Opcode::RC_ACK if state == MigState::Rearm => {
+                if core.migration.is_proof() {
+                    core.attr.path_mig_state = MigState::Armed;
+                    core.migration.settle();
+                    core.migration.watch.begin(now);
+                    host.migration(MigrationNews::Armed);
+                    if self.must_migrate(host) {
+                        self.migrate(MigrationCause::PathLost, host);
+                    }
+                }
                 true
             }
             Opcode::RC_ACK => {
+                core.migration.watch.answered();
                 let dead = core.migration.compared(rc.0.progress_at()) && rc.0.is_waiting();
                 if dead && core.can_migrate(host) {
                     self.migrate(MigrationCause::Silence, host);
@@ -261,12 +312,17 @@ impl QueuePair {
     pub fn on_alternate_change<H: Host>(&mut self, now: Duration, host: &mut H) {
         let core = &self.core;
         let Some(alternate) = core.migration.alternate else { return };
+        let state = core.attr.path_mig_state;
         if !host.is_reachable(alternate) {
-            if core.attr.path_mig_state == MigState::Armed {
+            if state == MigState::Armed && core.proves() {
+                self.core.disarm(host);
+            } else if state == MigState::Armed {
                 host.migration(MigrationNews::AlternateLost);
             }
         } else if self.must_migrate(host) {
             self.on_path_change(now, None, host);
+        } else if state == MigState::Rearm && core.proves() {
+            self.core.migration.begin();
         }
     }
 
@@ -277,15 +333,22 @@ impl QueuePair {
             && self.core.can_migrate(host)
     }
 
-    /// Whether [`QueuePair::see_to_migration`] has something to do.
+    /// Whether something follows a change of the migration state that has not been done yet.
     #[inline]
     pub(crate) fn has_migration_work(&self) -> bool {
         self.core.migration.fresh || self.core.migration.moved.is_some()
     }
 
     /// Does what follows a change of the migration state and needs the time.
-    #[cold]
+    #[inline]
     pub(crate) fn see_to_migration<H: Host>(&mut self, now: Duration, host: &mut H) {
+        if self.has_migration_work() {
+            self.follow_migration(now, host);
+        }
+    }
+
+    #[cold]
+    fn follow_migration<H: Host>(&mut self, now: Duration, host: &mut H) {
         if let Some(cause) = self.core.migration.moved.take() {
             self.core.migration.last = Some((cause, now));
             if let Halves::Rc(rc) = &mut self.halves {
@@ -300,6 +363,11 @@ impl QueuePair {
     /// Asks a peer that has not confirmed again, if it is time to.
     pub(crate) fn ask_again<H: Host>(&mut self, now: Duration, host: &mut H) {
         let Core { migration, attr, .. } = &mut self.core;
+        if attr.path_mig_state == MigState::Armed
+            && let Some(look) = migration.watch.look(now)
+        {
+            return self.watch(look, host);
+        }
         if !migration.is_due(now) {
             return;
         }
@@ -310,12 +378,37 @@ impl QueuePair {
         }
     }
 
+    /// Looks after the alternate path of an end that is ARMED.
+    fn watch<H: Host>(&mut self, look: Look, host: &mut H) {
+        let core = &mut self.core;
+        let Halves::Rc(rc) = &mut self.halves else { return };
+        let sends = matches!(core.attr.state, QpState::Rts | QpState::Sqd);
+        match look {
+            _ if !sends || !core.proves() => core.migration.settle(),
+            Look::Ask { both } => {
+                rc.0.repeat_acknowledged_to(core.migration.alternate, core, host);
+                if both {
+                    rc.0.repeat_acknowledged(core, host);
+                }
+            }
+            Look::Lost => core.disarm(host),
+        }
+    }
+
     /// Sends what carries our `MigReq` to the peer and, if possible, its own back.
     fn ask_peer<H: Host>(&mut self, now: Duration, host: &mut H) {
         let core = &mut self.core;
         let Halves::Rc(rc) = &mut self.halves else { return };
         if !matches!(core.attr.state, QpState::Rts | QpState::Sqd) || core.multipath {
             core.migration.settle();
+            return;
+        }
+        let rearms = core.attr.path_mig_state == MigState::Rearm && !core.migration.unconfirmed;
+        if rearms && core.proves() {
+            rc.0.repeat_acknowledged_to(core.migration.alternate, core, host);
+            if core.migration.asked_by_alternate(now) {
+                host.migration(MigrationNews::Unproven);
+            }
             return;
         }
         if core.config.qp_type == QpType::XrcRecv {

@@ -4,7 +4,8 @@
 //! confirm that it has one, too) or ARMED (either end may change to the alternate path at any time).
 //! `MigReq` is 1 in each packet of an end that is MIGRATED. So an end that is ARMED and receives
 //! `MigReq` 1 by its alternate path learns that the peer has migrated, and follows; an end in REARM that
-//! receives `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED.
+//! receives `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED. An RC queue pair becomes so
+//! only by an answer to a question that it asked by the alternate path ([`crate::proof`]).
 //!
 //! Additions keep both ends together when packets are lost or overtake each other. An end that has
 //! migrated and has not been heard by the new path yet says `MigReq` 1 even if a program has asked for
@@ -18,6 +19,7 @@
 use core::time::Duration;
 
 use crate::frozen::{Reader, ThawError, Writer};
+use crate::proof::Watch;
 use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
 use polypath_types::{MigState, PeerId, QpState};
@@ -25,9 +27,14 @@ use polypath_types::{MigState, PeerId, QpState};
 /// The time after which a queue pair that waits for its peer asks for the first time again. Each
 /// further time it waits twice as long.
 const ASK_FIRST: Duration = Duration::from_millis(10);
-/// How often it asks. A peer that has not answered by then does not migrate, or has nothing loaded; its
-/// own questions, or any traffic, continue from there.
+/// How often it asks by the primary path. A peer that has not answered by then does not migrate, or has nothing
+/// loaded; its own questions, or any traffic, continue from there.
 const ASKS_MAX: u32 = 10;
+/// By the alternate path it asks for ever, because that path may come to life; from this question on, the
+/// pauses (1.28 s) do not grow any more.
+const LONGEST: u32 = 7;
+/// Who has not been answered by the alternate path after so many questions (0.6 s) says so.
+const UNPROVEN: u32 = 6;
 
 /// By which of the paths of its queue pair a packet came. Both, if the two lead between the same
 /// addresses.
@@ -108,6 +115,8 @@ pub enum MigrationNews {
     Migrated(MigrationCause),
     /// Both ends have an alternate path; either may migrate now.
     Armed,
+    /// The alternate path was loaded, and nobody answers by it. It is asked on.
+    Unproven,
     /// A migration was due, and the alternate path can't be used either.
     Failed,
     /// The alternate path can't be used (any more).
@@ -132,6 +141,7 @@ pub struct MigrationStatus {
 struct Asking {
     /// When the next one is due; `None` if the peer has confirmed, or does not answer.
     at: Option<Duration>,
+    last: Duration,
     asked: u32,
 }
 
@@ -166,7 +176,11 @@ pub(crate) struct Migration {
     /// It has migrated, and at the next turn, which has the time, timers and retries begin anew.
     pub(crate) moved: Option<MigrationCause>,
     asking: Asking,
+    pub(crate) watch: Watch,
     trial: Option<Trial>,
+    /// It has migrated: when it first heard by the new path something that need not come from a peer that has
+    /// followed.
+    doubt: Option<Duration>,
     /// Since when the peer was heard only by the alternate path, as one that has migrated.
     ahead: Option<Duration>,
     pub(crate) count: u64,
@@ -221,14 +235,28 @@ impl Migration {
 
     /// Begins to ask the peer.
     pub(crate) fn begin(&mut self) {
+        self.settle();
         self.fresh = true;
-        self.asking = Asking::default();
     }
 
     /// Stops asking.
     pub(crate) fn settle(&mut self) {
         self.fresh = false;
         self.asking = Asking::default();
+        self.watch.end();
+    }
+
+    /// In REARM: the peer has asked by the alternate path. So it is time to ask, too, unless it was just done.
+    pub(crate) fn was_asked(&mut self, now: Duration) {
+        let Asking { last, asked, .. } = self.asking;
+        if asked > 0 && now.saturating_sub(last) >= ASK_FIRST {
+            self.begin();
+        }
+    }
+
+    /// In REARM: an answer came by the alternate path. Returns whether it is one to a question.
+    pub(crate) fn is_proof(&self) -> bool {
+        self.asking.asked > 0 && !self.unconfirmed
     }
 
     /// A question goes by the alternate path, because there was no progress by the primary one since then.
@@ -260,17 +288,25 @@ impl Migration {
     #[inline]
     pub(crate) fn heard_by_primary(&mut self) {
         self.ahead = None;
+        self.watch.heard_by_primary();
     }
 
     /// Forgets what was noticed of the paths before a migration.
     pub(crate) fn forget_paths(&mut self) {
-        (self.trial, self.ahead) = (None, None);
+        (self.trial, self.ahead, self.doubt) = (None, None, None);
     }
 
-    /// When [`Migration::is_due`] will be true.
+    /// It has migrated, and something came by the new path. Returns whether that shows that the peer has
+    /// followed, or has led: a peer that has not may ask by its alternate path, or may have answered such a
+    /// question that was asked before. It says `MigReq` 0 then, and its answers are soon over.
+    pub(crate) fn is_followed(&mut self, now: Duration, mig_req: bool, asks: bool) -> bool {
+        mig_req || !asks && now.saturating_sub(*self.doubt.get_or_insert(now)) >= OVERTAKEN
+    }
+
+    /// When there is something to ask, see [`Migration::is_due`] and [`Watch::look`].
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.asking.at
+        self.asking.at.into_iter().chain(self.watch.deadline()).min()
     }
 
     /// Whether to ask the peer now.
@@ -278,11 +314,19 @@ impl Migration {
         self.asking.at.is_some_and(|at| at <= now)
     }
 
-    /// The peer is asked now.
+    /// The peer is asked now, by the primary path.
     pub(crate) fn asked(&mut self, now: Duration) {
         let n = self.asking.asked;
-        self.asking.asked = n + 1;
-        self.asking.at = (n < ASKS_MAX).then(|| now + ASK_FIRST * (1 << n.min(16)));
+        let at = (n < ASKS_MAX).then(|| now + ASK_FIRST * (1 << n.min(16)));
+        self.asking = Asking { at, last: now, asked: n + 1 };
+    }
+
+    /// The peer is asked now, by the alternate path. Returns whether it is time to say that it does not answer.
+    pub(crate) fn asked_by_alternate(&mut self, now: Duration) -> bool {
+        let n = self.asking.asked;
+        let at = Some(now + ASK_FIRST * (1 << n.min(LONGEST)));
+        self.asking = Asking { at, last: now, asked: n.saturating_add(1) };
+        n == UNPROVEN
     }
 }
 
@@ -365,5 +409,25 @@ mod tests {
         }
         assert_eq!(asked, ASKS_MAX);
         assert!(now < Duration::from_secs(15), "{now:?}");
+    }
+
+    #[test]
+    fn a_silent_alternate_path_is_asked_for_ever_and_told_of_once() {
+        let (mut m, mut now, mut told) = (Migration::default(), Duration::ZERO, 0);
+        m.begin();
+        assert!(!m.is_proof(), "nothing was asked");
+        for _ in 0..100 {
+            told += u32::from(m.asked_by_alternate(now));
+            let at = m.deadline().unwrap();
+            assert!(at - now <= Duration::from_secs(2));
+            now = at;
+        }
+        assert!(told == 1 && m.is_proof());
+        m.was_asked(now - Duration::from_millis(1));
+        assert!(m.fresh, "the pause to the next question is long");
+        m.fresh = false;
+        m.asked_by_alternate(now);
+        m.was_asked(now + Duration::from_millis(1));
+        assert!(!m.fresh, "it has just asked");
     }
 }

@@ -424,9 +424,7 @@ impl QueuePair {
             self.flush_late(host);
             return TransmitState::Idle;
         }
-        if self.has_migration_work() {
-            self.see_to_migration(now, host);
-        }
+        self.see_to_migration(now, host);
         let state = match &mut self.halves {
             Halves::Rc(rc) => {
                 let more_answers = rc.1.is_ready() && rc.1.poll(&mut self.core, host);
@@ -500,6 +498,7 @@ impl QueuePair {
 
     /// To be called when [`QueuePair::next_deadline`] has passed; harmless before.
     pub fn handle_timeout<H: Host>(&mut self, now: Duration, host: &mut H) {
+        self.see_to_migration(now, host); // Until then the timers are those of the path that was left.
         if let Halves::Rc(rc) = &mut self.halves {
             rc.0.handle_timeout(&mut self.core, now, host);
         }

@@ -129,6 +129,10 @@ impl Broker {
         match request {
             Request::OpenLane { slot } => self.open_lane(id, slot),
             Request::OpenChannel { slot, to } => self.open_channel(id, slot, to),
+            Request::AcceptStreams { slot, port } => self.accept_streams(id, slot, port),
+            Request::OpenStream { slot, ends, port, opening } => {
+                self.open_stream(id, slot, ends, port, &opening)
+            }
             Request::CloseLane { slot } => self.close_lane(id, slot),
             Request::Resume { slots } => {
                 if self.resume(id, &slots) {

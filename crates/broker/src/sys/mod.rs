@@ -5,6 +5,7 @@ pub(crate) mod ethtool;
 pub(crate) mod netlink;
 pub(crate) mod packet;
 pub(crate) mod process;
+pub(crate) mod tcp;
 pub(crate) mod udp;
 
 use std::io;

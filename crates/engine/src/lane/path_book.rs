@@ -16,7 +16,9 @@ impl PathBook {
     pub(crate) fn note(&mut self, qpn: u32, news: MigrationNews) {
         match news {
             MigrationNews::Migrated(_) => self.has_moved(qpn),
-            MigrationNews::AlternateLost | MigrationNews::Failed => self.has_failed(qpn),
+            MigrationNews::AlternateLost | MigrationNews::Failed | MigrationNews::Unproven => {
+                self.has_failed(qpn);
+            }
             MigrationNews::Armed => {}
         }
     }

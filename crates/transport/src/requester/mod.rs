@@ -349,7 +349,12 @@ impl Requester {
     }
 
     /// The same, to the peer as it is reached by another path set.
-    fn repeat_acknowledged_to<H: Host>(&self, peer: Option<PeerId>, core: &mut Core, host: &mut H) {
+    pub(crate) fn repeat_acknowledged_to<H: Host>(
+        &self,
+        peer: Option<PeerId>,
+        core: &mut Core,
+        host: &mut H,
+    ) {
         let Some(route) = peer.and_then(|peer| host.route(peer)) else { return };
         let mut headers = Headers::new(core.bth(Opcode::RC_WRITE_ONLY, psn(self.flight.una() - 1)));
         headers.bth.ack_req = true;

@@ -86,12 +86,95 @@ fn an_idle_connection_is_armed_when_both_ends_have_an_alternate_path() {
     assert_eq!(states(&p), [MigState::Rearm, MigState::Migrated]);
     // However late the second one comes.
     p.run_for(Duration::from_secs(100));
-    assert_eq!(p.next_event(), None, "a peer without an alternate path is not asked for ever");
+    let sent = p.nodes[0].qp.counters().sent_packets;
+    assert!((50..200).contains(&sent), "{sent}: it is asked rarely, and for ever");
     load(&mut p, 1, 1);
     p.run_for(MS);
     assert_eq!(states(&p), [MigState::Armed; 2]);
+    assert_eq!(p.nodes[0].host.migrations, [MigrationNews::Unproven, MigrationNews::Armed]);
+    assert_eq!(p.nodes[1].host.migrations, [MigrationNews::Armed]);
+}
+
+/// Neither end says that it can migrate before a packet has gone both ways by the alternate path.
+#[test]
+fn nobody_is_armed_by_a_path_that_does_not_work() {
+    for cut in [[true, true], [true, false], [false, true]] {
+        let mut p = plain(setup());
+        p.links[1].cut = cut;
+        for side in 0..2 {
+            load(&mut p, side, 1);
+            p.nodes[side].post(1, WRITE, 0, 0x4000);
+        }
+        p.run_for(Duration::from_secs(20));
+        assert_eq!(states(&p), [MigState::Rearm; 2], "{cut:?}");
+        assert!(p.nodes.iter().all(|n| n.host.migrations == [MigrationNews::Unproven]));
+        p.links[1].cut = [false; 2];
+        p.run_for(Duration::from_secs(2));
+        assert_eq!(states(&p), [MigState::Armed; 2], "{cut:?}");
+        assert_eq!(p.nodes.each_ref().map(|n| n.host.statuses().len()), [1; 2]);
+    }
+}
+
+/// A path that dies while it is in reserve is noticed before it is needed, whether there is traffic or not.
+#[test]
+fn an_alternate_path_that_falls_silent_is_not_ready_any_more() {
+    for busy in [false, true] {
+        let mut p = armed(setup());
+        p.run_for(Duration::from_secs(100));
+        assert_eq!(states(&p), [MigState::Armed; 2]);
+        p.links[1].cut = [true, false];
+        for i in 0..if busy { 500 } else { 1 } {
+            p.nodes[0].post(i, WRITE, 0, 0x1000);
+            p.run_for(MS * 10);
+        }
+        p.run_for(Duration::from_secs(5));
+        assert_eq!(states(&p), [MigState::Rearm; 2], "busy: {busy}");
+        for node in &p.nodes {
+            let news = &node.host.migrations;
+            assert_eq!(news[..2], [MigrationNews::Armed, MigrationNews::AlternateLost]);
+        }
+        p.links[1].cut = [false; 2];
+        p.run_for(Duration::from_secs(2));
+        assert_eq!(states(&p), [MigState::Armed; 2]);
+        assert!(causes(&p, 0).is_empty() && causes(&p, 1).is_empty());
+    }
+}
+
+/// A peer that is stopped answers by no path, which says nothing of either.
+#[test]
+fn a_peer_that_is_silent_on_both_paths_stays_ready() {
+    let mut p = armed(setup());
+    p.links.iter_mut().for_each(|link| link.cut = [true; 2]);
+    p.run_for(Duration::from_secs(60));
+    p.links.iter_mut().for_each(|link| link.cut = [false; 2]);
+    p.run_for(Duration::from_secs(2));
+    assert_eq!(states(&p), [MigState::Armed; 2]);
     assert!(p.nodes.iter().all(|n| n.host.migrations == [MigrationNews::Armed]));
-    assert_eq!(p.next_event(), None);
+}
+
+/// Another alternate path in place of the one that was shown to work has to show it, too.
+#[test]
+fn a_new_alternate_path_has_to_be_shown_to_work() {
+    let mut p = Pair::new(Setup { paths: 3, ..setup() });
+    for node in &mut p.nodes {
+        node.host.apm = Some([0, 0]);
+        node.qp.set_peer(PeerId(APM));
+    }
+    for side in 0..2 {
+        load(&mut p, side, 1);
+    }
+    p.run_for(MS);
+    assert_eq!(states(&p), [MigState::Armed; 2]);
+    p.links[2].cut = [true; 2];
+    for node in &mut p.nodes {
+        node.host.apm = Some([0, 2]);
+        node.qp.set_alternate(Some(PeerId(APM + 2)), &mut node.host);
+    }
+    p.run_for(Duration::from_secs(1));
+    assert_eq!(states(&p), [MigState::Rearm; 2]);
+    p.links[2].cut = [false; 2];
+    p.run_for(Duration::from_secs(2));
+    assert_eq!(states(&p), [MigState::Armed; 2]);
 }
 
 #[test]
@@ -127,7 +210,7 @@ fn a_program_migrates_an_idle_connection_and_the_peer_follows() {
         assert_eq!(p.nodes[side].qp.counters().migrations, 1);
         assert!(p.nodes[side].qp.migration().last.is_some_and(|(_, at)| at <= p.now));
     }
-    assert_eq!(p.next_event(), None, "nobody asks any more");
+    assert_eq!(p.next_event(), None, "nobody asks any more, as nothing is in reserve");
 }
 
 /// Exactly once, whatever is in flight and whichever end begins; and again and again.
@@ -254,7 +337,7 @@ fn a_path_that_is_lost_here_is_left_at_once() {
 
 #[test]
 fn a_queue_pair_without_any_path_takes_the_first_that_is_back() {
-    let mut p = armed(setup());
+    let mut p = armed(Setup { retry_cnt: 7, ..setup() });
     p.nodes[0].post(1, WRITE, 0, 0x4000);
     p.nodes[0].host.paths.iter_mut().for_each(|end| end.alive = false);
     let (now, node) = (p.now, &mut p.nodes[0]);
@@ -266,7 +349,7 @@ fn a_queue_pair_without_any_path_takes_the_first_that_is_back() {
     p.nodes[0].host.paths[1].alive = true;
     let (now, node) = (p.now, &mut p.nodes[0]);
     node.qp.on_alternate_change(now, &mut node.host);
-    p.run_for(MS);
+    p.run_for(MS * 50);
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
     assert_eq!(causes(&p, 0), [Cause::PathLost]);
 }
@@ -291,11 +374,13 @@ fn who_is_told_of_the_peers_migration_follows_even_from_rearm() {
 #[test]
 fn who_is_not_armed_yet_follows_a_peer_that_was() {
     let mut p = plain(Setup { retry_cnt: 7, ..setup() });
-    p.links[0].cut = [false, true]; // What the first end says is lost, both that it is ready and data.
+    // What the second end asks by the alternate path is lost.
+    p.filter = Some(Box::new(|to, packet| to == 1 || !packet.headers.bth.opcode.is_request()));
     load(&mut p, 1, 1);
     load(&mut p, 0, 1);
     p.run_for(MS * 15);
     assert_eq!(states(&p), [MigState::Armed, MigState::Rearm]);
+    p.filter = None;
     p.links[0].cut = [true; 2];
     p.nodes[0].post(1, WRITE, 0, 0x4000);
     p.nodes[0].host.paths[0].alive = false;
@@ -304,6 +389,33 @@ fn who_is_not_armed_yet_follows_a_peer_that_was() {
     p.run_for(MS * 100);
     assert_eq!((causes(&p, 0), causes(&p, 1)), (vec![Cause::PathLost], vec![Cause::Peer]));
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+}
+
+/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that end
+/// asks by its alternate path is no sign that it has followed.
+#[test]
+fn who_asks_by_the_alternate_path_has_not_followed() {
+    for lost in 0..12 {
+        let mut p = plain(Setup { retry_cnt: 7, ..setup() });
+        let mut n = 0;
+        // What the second end asks is answered too late.
+        p.filter = Some(Box::new(move |to, packet| {
+            n += u32::from(to == 1);
+            to == 0 || n > lost || packet.headers.bth.opcode.is_request()
+        }));
+        load(&mut p, 1, 1);
+        load(&mut p, 0, 1);
+        p.run_for(MS * 5);
+        if states(&p)[0] == MigState::Armed {
+            p.links[0].cut = [true; 2];
+            migrate(&mut p, 0).unwrap();
+            load(&mut p, 0, 0);
+        }
+        p.nodes[0].post(1, WRITE, 0, 0x4000);
+        p.run_for(MS * 200);
+        assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)], "{lost}");
+        assert_eq!(p.nodes[1].qp.query().path_mig_state, MigState::Migrated, "{lost}");
+    }
 }
 
 /// Even if a program asks for REARM before the peer has heard of the migration.
@@ -358,13 +470,14 @@ fn a_queue_pair_with_a_path_set_does_not_leave_it() {
 #[test]
 fn what_comes_by_a_path_that_is_not_in_use_is_dropped() {
     let mut p = armed(setup());
-    p.links[0].delay = MS * 30;
+    let delay = std::mem::replace(&mut p.links[0].delay, MS * 30);
     p.nodes[0].write_memory(0, &[1; 8]);
     p.nodes[0].post(1, WRITE, 0, 8);
     p.run_for(MS);
     migrate(&mut p, 0).unwrap();
     p.run_for(MS);
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+    p.links[0].delay = delay;
     for side in 0..2 {
         load(&mut p, side, 0);
     }
