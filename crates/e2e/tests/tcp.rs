@@ -1,5 +1,5 @@
-//! Paths over TCP: unmodified programs whose UDP is blocked while they run or from the start, strangers at the
-//! port, and streams that end.
+//! Paths over TCP: unmodified programs whose UDP is blocked while they run or from the start, strangers at
+//! the port, and streams that end.
 
 use polypath_e2e::{
     Error, Finished, Host, Lab, Options, PATIENT, Program, Running, compile_c, pass, share, until,
