@@ -92,6 +92,11 @@ impl Host {
         }
     }
 
+    /// Sets whether LACP lets interfaces carry traffic, by index. Returns true if the table changed.
+    pub(crate) fn set_lacp(&mut self, lacp: BTreeMap<u32, bool>) -> bool {
+        self.tables.set_lacp(lacp)
+    }
+
     /// Whether there is room for the GID table of one more selection.
     pub(crate) fn has_room(&self, selection: &Selection) -> bool {
         Tables::has_room(&self.selections.values().collect::<Vec<_>>(), selection)
@@ -160,6 +165,11 @@ impl Host {
     /// Whether this host has an address.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
         self.interface_of(ip, None).is_some()
+    }
+
+    /// The interface that has an address of this host, 0 if none has.
+    pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
+        self.interface_of(ip, None).unwrap_or(0)
     }
 
     /// A way for multicast for which there is no route: from the given address, or from the

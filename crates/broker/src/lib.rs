@@ -30,6 +30,7 @@ mod groups;
 mod handover;
 mod host;
 mod keeper;
+mod lacp;
 mod log;
 mod memberships;
 mod netlink;
@@ -39,6 +40,7 @@ mod qp1;
 mod rules;
 mod slots;
 mod steering;
+mod streams;
 mod sys;
 mod tables;
 mod uplinks;
@@ -48,7 +50,8 @@ use std::time::Duration;
 
 use polypath_ipc::{Client, Hello};
 
-pub use fuzz::fuzz_message;
+pub use fuzz::{fuzz_message, fuzz_preamble};
+pub use lacp::{Interfaces, LacpArguments, LacpError, speak as speak_lacp};
 pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;
 

@@ -7,9 +7,12 @@ use std::os::fd::BorrowedFd;
 
 use polypath_topology::gids::{CHOSEN_TABLES_MAX, NamedGidTable, eui64};
 use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
-use polypath_topology::{Address, GidTable, PROVIDERS, PathSelector, Port, Rule, Selection, Table};
+use polypath_topology::{
+    Address, GidTable, KernelBond, KernelSlave, PROVIDERS, PathSelector, Port, Rule, Selection,
+    Table,
+};
 
-use crate::netlink::{AddressMessage, Dump, LinkMessage};
+use crate::netlink::{AddressMessage, BondData, Dump, LinkMessage};
 use crate::sys::ethtool;
 use crate::uplinks::leads_out;
 
@@ -43,12 +46,16 @@ pub(crate) struct Tables {
     /// The hardware of each interface, and whether its link was up when the driver was asked,
     /// because the speed is only known then.
     hardware: BTreeMap<u32, (bool, Hardware)>,
+    /// Whether LACP lets interfaces carry traffic, by index.
+    lacp: BTreeMap<u32, bool>,
 }
 
 impl Tables {
     /// Continues with another broker's table.
-    pub(crate) fn from_table(table: Table) -> Self {
-        Self { table, hardware: BTreeMap::new() }
+    pub(crate) fn from_table(mut table: Table) -> Self {
+        // Who speaks LACP tells again.
+        table.ports.iter_mut().for_each(|port| port.lacp = None);
+        Self { table, hardware: BTreeMap::new(), lacp: BTreeMap::new() }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -69,7 +76,9 @@ impl Tables {
         let omitted = leave_out(&mut links, &addresses, &self.table);
         let mut hardware = BTreeMap::new();
         for link in &links {
-            let known = self.hardware.get(&link.ifindex).filter(|(up, _)| *up == link.up);
+            // The speed of a bond is that of its ports, which come and go.
+            let same = |(up, _): &&(bool, Hardware)| *up == link.up && link.bond.is_none();
+            let known = self.hardware.get(&link.ifindex).filter(same);
             let found = known.copied().unwrap_or_else(|| (link.up, ask(link)));
             hardware.insert(link.ifindex, found);
         }
@@ -79,9 +88,12 @@ impl Tables {
             .filter(|link| leads_out(link, &links, &addresses, &default_ways))
             .map(|link| link.ifindex)
             .collect();
+        let bonds: BTreeMap<u32, BondData> =
+            links.iter().filter_map(|link| Some((link.ifindex, link.bond?))).collect();
         let port = |link: LinkMessage| {
             let leads_out = out.contains(&link.ifindex);
-            self.port(link, leads_out, &addresses)
+            let slave = slave(&link, &bonds);
+            Port { slave, ..self.port(link, leads_out, &addresses) }
         };
         let ports = links.into_iter().map(port).collect();
         let ports = numbered(ports);
@@ -101,6 +113,16 @@ impl Tables {
         for port in new.ports.iter_mut().filter(|port| down.contains(&port.ifindex)) {
             port.link_up = false;
         }
+        self.publish(new)
+    }
+
+    /// Sets whether LACP lets interfaces carry traffic, by index. Returns true if the table changed.
+    pub(crate) fn set_lacp(&mut self, lacp: BTreeMap<u32, bool>) -> bool {
+        let mut new = self.table.clone();
+        for port in &mut new.ports {
+            port.lacp = lacp.get(&port.ifindex).copied();
+        }
+        self.lacp = lacp;
         self.publish(new)
     }
 
@@ -176,10 +198,24 @@ impl Tables {
             uplink: leads_out || known.is_some_and(|known| known.uplink),
             numa_node,
             device_number: known.and_then(|known| known.device_number),
+            lacp: self.lacp.get(&link.ifindex).copied(),
+            bond: link.bond.map(|bond| KernelBond {
+                mode: bond.mode,
+                xmit_hash_policy: bond.xmit_hash_policy,
+            }),
+            slave: None,
             addresses: mine.take(ADDRESSES_MAX).map(address).collect(),
             name: link.name,
         }
     }
+}
+
+/// What is published of the port of a bond or team. `bonds` are the bonds and teams by index.
+fn slave(link: &LinkMessage, bonds: &BTreeMap<u32, BondData>) -> Option<KernelSlave> {
+    let slave = link.slave?;
+    let uses = |bond: &BondData| bond.uses(link.ifindex, &slave);
+    let usable = link.up && bonds.get(&link.master).is_some_and(uses);
+    Some(KernelSlave { master: link.master, usable })
 }
 
 fn address(message: &AddressMessage) -> Address {
@@ -251,6 +287,7 @@ mod tests {
     use polypath_topology::{MP, ROCE};
 
     use super::*;
+    use crate::netlink::SlaveData;
 
     fn link(ifindex: u32, name: &str) -> LinkMessage {
         LinkMessage {
@@ -264,6 +301,8 @@ mod tests {
             enslaved: false,
             kind: String::new(),
             master: 0,
+            bond: None,
+            slave: None,
             joined_here: false,
         }
     }
@@ -411,6 +450,48 @@ mod tests {
         assert_eq!(*tables.table(), expect);
         assert!(update(&mut tables, &[link(2, "a"), link(3, "b")], &[address(2, "10.0.0.1")]));
         assert_eq!(tables.table().ports, before.ports);
+    }
+
+    #[test]
+    fn ports_of_a_bond_are_published_with_their_bond() {
+        let mut tables = Tables::default();
+        let bond = LinkMessage { bond: Some(BondData::default()), ..link(9, "bond0") };
+        let below = |ifindex, up| LinkMessage {
+            up,
+            enslaved: true,
+            master: 9,
+            slave: Some(SlaveData::default()),
+            ..link(ifindex, &format!("e{ifindex}"))
+        };
+        update(&mut tables, &[below(2, true), below(3, false), bond.clone()], &[]);
+        let slave = |tables: &Tables, n| tables.table().port(n).unwrap().slave;
+        assert_eq!(slave(&tables, 2), Some(KernelSlave { master: 9, usable: true }));
+        assert_eq!(slave(&tables, 3), Some(KernelSlave { master: 9, usable: false }));
+        assert_eq!(slave(&tables, 9), None);
+        assert_eq!(tables.table().port(9).unwrap().bond.unwrap().mode_name(), "team");
+        // Its speed is asked for whenever anything changes.
+        let mut asked = Vec::new();
+        let dump = Dump { links: vec![below(2, true), below(3, true), bond], ..Dump::default() };
+        tables.update(dump, &[], |link| {
+            asked.push(link.ifindex);
+            Hardware::default()
+        });
+        assert_eq!(asked, [3, 9]);
+    }
+
+    #[test]
+    fn what_lacp_says_is_kept_while_links_change() {
+        let mut tables = Tables::default();
+        let links = [link(2, "a"), link(3, "b")];
+        update(&mut tables, &links, &[]);
+        assert!(tables.set_lacp([(2, true), (3, false)].into()));
+        assert!(!tables.set_lacp([(2, true), (3, false)].into()));
+        let lacp =
+            |tables: &Tables| tables.table().ports.iter().map(|p| p.lacp).collect::<Vec<_>>();
+        update(&mut tables, &links, &[address(2, "10.0.0.1")]);
+        assert_eq!(lacp(&tables), [Some(true), Some(false)]);
+        assert!(tables.set_lacp(BTreeMap::new()));
+        assert_eq!(lacp(&tables), [None, None]);
     }
 
     #[test]

@@ -97,6 +97,8 @@ mod tests {
             enslaved: master != 0,
             kind: kind.into(),
             master,
+            bond: None,
+            slave: None,
             joined_here: false,
         }
     }

@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Ping(Ping),
     Doctor(Doctor),
     Broker(Broker),
+    Lacp(Lacp),
     Sim(polypath_sim::Arguments),
     /// Write a completion script for a shell to standard output
     #[command(after_long_help = "\
@@ -76,7 +77,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
-    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1
+    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1, bond:eth0+eth1,mode=active-backup
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
     /// Faults to inject into packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s
@@ -109,6 +110,7 @@ Examples:
   polypath run --device roce -- ibv_devices            plain RoCE devices, one per interface
   polypath run --device roce:eth0 -- ib_send_lat       only the one on eth0
   polypath run --device mp:eth0+eth1 -- ib_write_bw    multi-path over eth0 and eth1 only
+  polypath run --device bond:eth0+eth1,mode=balance-xor -- ib_write_bw    a bond (docs/bonding.md)
   polypath run -- bash                                 a shell whose programs all see the devices
   polypath run --fault loss=1%,delay=5ms -- ib_send_lat    over a network that loses and delays
   polypath run --pcap lat.pcapng -- ib_send_lat        its packets in a file for Wireshark
@@ -123,11 +125,15 @@ Exit status: the program's; 126 if it can't be run, 127 if there is no such prog
 Examples:
   polypath devices                  what a program sees by default
   polypath devices --device roce    what it sees with `polypath run --device roce`
+  polypath devices --all            and all interfaces, with ports of bonds and what LACP says
   polypath devices --json")]
 pub(crate) struct Devices {
     /// Which devices, as for `polypath run`
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
+    /// List all interfaces as well, also those that no device stands on, and say why
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -193,7 +199,7 @@ Policies: active-backup (one path carries the data), balance (all do), affinity 
 one; affinity=hash|round-robin), redundant (everything goes by two), efficient (the fewest and cheapest that
 suffice). Other settings, for all peers of a device: cost=eth0:10, primary=eth0,
 primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, ecn=on|off,
-ports=1 to 8, local=on|off. What is not named stays as it is.
+ports=1 to 8, local=on|off, tcp=on|off|PORT. What is not named stays as it is.
 
 A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
 subnets counts. A peer's address is the one that its queue pairs were connected to.
@@ -213,7 +219,7 @@ pub(crate) struct MpPolicy {
     /// Only for this process
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<u32>,
-    /// Only for the mp device of this name (mp0) or selection (mp:eth0+eth1)
+    /// Only for the device of this name (mp0, bond0) or selection (mp:eth0+eth1)
     #[arg(long, short, value_name = "NAME", value_parser = mp_device)]
     pub(crate) device: Option<String>,
     /// Only for peers with an address in this subnet: 10.0.1.0/24, fd00::/64, 10.0.1.7
@@ -255,6 +261,28 @@ pub(crate) struct QpPolicy {
     /// The process that it is of, to be sure
     #[arg(long, value_name = "PID")]
     pub(crate) process: Option<u32>,
+}
+
+/// Speak LACP (IEEE 802.1AX, 802.3ad) on interfaces, as half of a link aggregation
+///
+/// The other half is a switch, or another host. Bond devices of mode 802.3ad leave out those of their
+/// members that LACP does not let distribute. It needs the right to send frames: run it as root of the network
+/// namespace. It ends with SIGTERM or SIGINT, and tells the partner.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Each interface keeps its own addresses. A switch that aggregates the interfaces sends what is for one of
+their addresses by any of them, so LACP serves direct links between hosts, and switches that only want to hear
+it. docs/bonding.md says more.
+
+Examples:
+  polypath lacp eth0+eth1                                      with the defaults of Linux bonding
+  polypath lacp eth0+eth1 --lacp_rate fast --state /run/lacp   states in a file, as in /proc/net/bonding
+  polypath run --device bond:eth0+eth1,mode=802.3ad -- rping -s
+
+Exit status: 1 if an interface does not exist or may not be used, or without the right to send frames.")]
+pub(crate) struct Lacp {
+    #[command(flatten)]
+    pub(crate) arguments: polypath_broker::LacpArguments,
 }
 
 /// Check the configuration file, or let the broker read it again

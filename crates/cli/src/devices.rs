@@ -2,6 +2,7 @@
 
 use crate::args::Devices;
 use crate::error::CliError;
+use crate::interfaces;
 use crate::text::Columns;
 use polypath_ipc::{Client, Hello};
 use polypath_topology::{DeviceSpec, GidEntry, MEMBERS_MAX, PortSpec, Selection, Table, devices};
@@ -16,9 +17,17 @@ pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
     let table = broker.table()?;
     broker.selection().check(&table)?;
     let text = if arguments.json {
-        format!("{:#}\n", as_json(&table, broker.selection()))
+        let mut json = as_json(&table, broker.selection());
+        if arguments.all {
+            json["interfaces"] = interfaces::as_json(&table, broker.selection());
+        }
+        format!("{json:#}\n")
     } else {
-        as_text(&table, broker.selection())
+        let mut text = as_text(&table, broker.selection());
+        if arguments.all {
+            text += &interfaces::as_text(&table, broker.selection());
+        }
+        text
     };
     std::io::stdout().write_all(text.as_bytes())?;
     if let Some((what, cure)) = left_out(&table, broker.selection()) {
@@ -71,7 +80,7 @@ fn as_json(table: &Table, selection: &Selection) -> Value {
 fn as_text(table: &Table, selection: &Selection) -> String {
     let mut text = String::new();
     for device in devices(table, selection) {
-        let state = if live_members(table, &device) > 0 { "active" } else { "down" };
+        let state = if device.is_active(table) { "active" } else { "down" };
         text += &format!(
             "{}  {}, port {state}, MTU {}, GUID {:016x}\n",
             device.name,
@@ -114,7 +123,8 @@ fn entries(device: &DeviceSpec) -> impl Iterator<Item = (u8, usize, &GidEntry)> 
 }
 
 fn live_members(table: &Table, device: &DeviceSpec) -> usize {
-    device.interfaces(table).filter(|port| port.link_up).count()
+    let of = |port: &PortSpec| port.interfaces(table).filter(|it| port.carries(it)).count();
+    device.ports.iter().map(of).sum()
 }
 
 fn name(table: &Table, ifindex: u32) -> &str {

@@ -9,6 +9,7 @@ mod devices;
 mod docs;
 mod doctor;
 mod error;
+mod interfaces;
 mod json;
 mod path;
 mod paths_table;
@@ -52,11 +53,17 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Config(config) => config::run(config.action),
         Command::Ping(ping) => ping::run(&ping),
         Command::Broker(arguments) => broker(&arguments),
+        Command::Lacp(lacp) => speak_lacp(&lacp.arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Sim(sim) => Ok(sim.run()),
         Command::Completions { shell } => docs::completions(shell),
         Command::Man { out } => docs::man(&out),
     }
+}
+
+fn speak_lacp(arguments: &polypath_broker::LacpArguments) -> Result<ExitCode, CliError> {
+    polypath_broker::speak_lacp(arguments).map_err(|error| CliError::Refused(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn broker(arguments: &args::Broker) -> Result<ExitCode, CliError> {

@@ -59,7 +59,11 @@ fn follow(mut stream: EventStream, arguments: &Arguments, user: u32) -> Result<(
             Ok(Push::Events { lost, events }) => (lost, events),
             Ok(Push::Goodbye) | Err(IpcError::Closed) => return Ok(()),
             Ok(
-                Push::Table(_) | Push::StatusRequest { .. } | Push::Channel { .. } | Push::Path(_),
+                Push::Table(_)
+                | Push::StatusRequest { .. }
+                | Push::Channel { .. }
+                | Push::Stream { .. }
+                | Push::Path(_),
             ) => continue,
             Err(error) => return Err(error.into()),
         };

@@ -9,7 +9,7 @@ use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
 const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, \
-     hold, ecn, ports and local";
+     hold, ecn, ports, local and tcp";
 
 /// Parses a configuration file.
 ///
@@ -100,7 +100,7 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" | "hold" | "ecn" | "ports" | "local" => {
+                | "downdelay" | "hold" | "ecn" | "ports" | "local" | "tcp" => {
                     let written = match name {
                         "updelay" | "downdelay" => {
                             self.number(name, value, "milliseconds: write one such as 200")?
@@ -199,6 +199,7 @@ fn values(name: &str) -> &'static str {
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
         "local" => "write on or off",
+        "tcp" => "write \"on\", \"off\", or a port such as \"4791\"",
         "primary" => "write the name of an interface",
         "hold" => "write seconds from 1 to 86400",
         "ecn" => "write on or off",

@@ -39,8 +39,14 @@ fn passes(lab: &Lab, link: usize) -> Result<bool, Error> {
     Ok(client.status.success())
 }
 
-/// Starts a program that shows every link event of a host.
+/// Starts a program that shows every link event of a host, from the time when all links are up: the kernel
+/// may tell up to a second late that a link has come up.
 fn monitor(lab: &Lab, host: usize) -> Result<Running, Error> {
+    polypath_e2e::until("the links to be up", LIMIT, || {
+        let links = lab.host(host).program(["ip", "-o", "link", "show", "up"]).run(LIMIT)?.text();
+        let mut wires = links.lines().filter(|line| line.contains(": eth")).peekable();
+        Ok((wires.peek().is_some() && wires.all(|line| line.contains("state UP"))).then_some(()))
+    })?;
     let monitor = lab.host(host).program(["ip", "monitor", "link"]).spawn()?;
     // The monitor does not say when it is ready, so the test makes events until one is seen.
     polypath_e2e::until("the monitor to hear", LIMIT, || {

@@ -5,7 +5,8 @@
 use polypath_e2e::{Error, Lab, Options, Ring, Running, until};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Eight time-outs of two seconds, as a queue pair of rping has them, and much time beside other work.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The sum of a field over all entries of a list of all processes of a host.
 fn sum(lab: &Lab, host: usize, list: &str, field: &str) -> Result<u64, Error> {
@@ -79,6 +80,12 @@ fn a_refused_send_is_the_cause_that_the_error_names() -> Result<(), Error> {
     };
     let line = until("the cause", LIMIT, || {
         Ok([&transfer.server, &transfer.client].into_iter().find_map(named))
+    })
+    .map_err(|error| {
+        let said = [&transfer.server, &transfer.client].map(Running::text);
+        let last = said.map(|text| text.lines().rev().take(9).collect::<Vec<_>>().join("\n"));
+        let context = format!(". The last lines, backwards:\n{}\n{}", last[0], last[1]);
+        Error::Timeout { what: error.to_string(), limit: LIMIT, context }
     })?;
     for part in ["no acknowledgement of PSN", "Operation not permitted", "firewall"] {
         assert!(line.contains(part), "{line}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polypath_topology::{DeviceKind, DeviceSpec, MP, Provider, ROCE, ROCE2};
+use polypath_topology::{BOND, DeviceKind, DeviceSpec, MP, Provider, ROCE, ROCE2};
 use polypath_verbs::{Context, DeviceInfo, Error, Result};
 
 use crate::context::OpenDevice;
@@ -14,6 +14,7 @@ static DRIVERS: &[&dyn Driver] = &[
     &OnLanes(ROCE),
     &OnLanes(ROCE2),
     &OnLanes(MP),
+    &OnLanes(BOND),
     #[cfg(test)]
     &crate::toy_device::ToyDriver,
 ];

@@ -144,7 +144,12 @@ impl EngineInner {
         let mp = devices.into_iter().find(|device| device.kind.multipath);
         let names = mp.map(|device| vec![device.name, self.selection.to_string()]);
         let names = names.unwrap_or_default();
-        let process = Process { pid: self.pid, program: &self.program, devices: &names };
+        let process = Process {
+            pid: self.pid,
+            program: &self.program,
+            devices: &names,
+            selected: &self.selection.settings(),
+        };
         InForce::of(&table.rules, &self.config.bonding, &process)
     }
 
@@ -153,7 +158,8 @@ impl EngineInner {
         let in_force = self.in_force_by(table);
         let usage = crate::path_settings::usage(&in_force, table);
         let local = crate::path_settings::is_local_wanted(&in_force);
-        News { table, selection: &self.selection, usage, local }
+        let tcp = crate::path_settings::tcp_port(&in_force);
+        News { table, selection: &self.selection, usage, local, tcp }
     }
 
     /// The lane for a new queue pair.
@@ -216,6 +222,7 @@ impl EngineInner {
         // one.
         let lane = Lane::start(n, opened, &self.config, &self.wrappers, &self.news(&table))?;
         lane.tell_by(self.messenger.clone());
+        accept_streams(broker, &lane);
         let lane = self.lanes.set(n, lane).clone();
         let now = self.table();
         if !Arc::ptr_eq(&table, &now) {
@@ -322,6 +329,7 @@ impl EngineInner {
             Client::connect(&hello)?
         };
         new.resume(&slots)?;
+        self.lanes.iter().for_each(|lane| accept_streams(&mut new, lane));
         *broker = new;
         Ok(())
     }
@@ -337,6 +345,17 @@ impl EngineInner {
         for context in self.contexts() {
             context.table_changed(&old, &new, &self.selection);
         }
+    }
+}
+
+/// Lets the broker take TCP streams for a lane, if it has any.
+fn accept_streams(broker: &mut Client, lane: &Lane) {
+    let Some(port) = lane.tcp_port() else { return };
+    if let Err(error) = broker.accept_streams(lane.slot, port) {
+        // Other hosts' lanes may still be called.
+        log::warn(&format!(
+            "nobody can open TCP streams to this process, because port {port} can't be used: {error}"
+        ));
     }
 }
 

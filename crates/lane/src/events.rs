@@ -57,7 +57,8 @@ impl<Q> Lane<Q> {
             | PathEvent::PathAlive { .. }
             | PathEvent::PortChanged { .. }
             | PathEvent::Repathed { .. }
-            | PathEvent::ChannelWanted { .. } => {}
+            | PathEvent::ChannelWanted { .. }
+            | PathEvent::StreamWanted { .. } => {}
             PathEvent::Overflow => self.events_lost(out),
         }
     }

@@ -78,6 +78,8 @@ pub(crate) struct Association {
     pub(crate) peers: Vec<PeerId>,
     /// Whether a channel to the remote lane was asked for. If there is none, the host does not give one.
     pub(crate) asked_channel: bool,
+    /// Whether one of its paths is a TCP stream.
+    pub(crate) has_tcp: bool,
     /// Since when it has no queue pairs.
     pub(crate) unused_since: Option<Duration>,
 }
@@ -125,6 +127,7 @@ impl Association {
             control_interval: Duration::ZERO,
             peers: Vec::new(),
             asked_channel: false,
+            has_tcp: false,
             unused_since: None,
         }
     }

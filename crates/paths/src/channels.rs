@@ -50,6 +50,7 @@ impl PathManager {
         let PathAddress { kind, local, remote, .. } = *address;
         match kind {
             PathKind::Udp => self.local.fault(local, remote),
+            PathKind::Tcp { .. } => self.stream_fault(address),
             PathKind::Local { slot } if !self.channels.contains(&slot) => Some(Reason::LinkDown),
             PathKind::Local { .. } => {
                 let down = !self.usage.local || self.local.is_down(local, remote);
@@ -71,6 +72,7 @@ impl PathManager {
             ways.truncate(MAX_PATHS - 1);
             ways.push(Way { line: Line { kind: PathKind::Local { slot }, pair }, port: 0 });
         }
+        self.add_tcp(a, &over_udp, &mut ways);
         ways
     }
 
@@ -96,12 +98,14 @@ impl PathManager {
         }
     }
 
-    /// The path for packets that no window holds back: this one, or, if it leads through shared memory,
-    /// one over UDP that lives. A ring holds much less than a socket.
+    /// The path for packets that no window holds back: this one, or, if it leads through shared memory
+    /// or TCP, one over UDP that lives. A ring holds much less than a socket.
     #[inline]
     pub fn with_buffer(&self, peer: PeerId, path: PathId) -> PathId {
         match self.paths.get(path).map(|p| p.address.kind) {
-            Some(PathKind::Local { .. }) => self.over_udp(peer).unwrap_or(path),
+            Some(PathKind::Local { .. } | PathKind::Tcp { .. }) => {
+                self.over_udp(peer).unwrap_or(path)
+            }
             _ => path,
         }
     }
@@ -123,6 +127,7 @@ impl PathManager {
         let address = self.address(line.pair.0, line.pair.1, PathOptions::default(), salt);
         match line.kind {
             PathKind::Udp => address,
+            kind @ PathKind::Tcp { .. } => PathAddress { kind, ..address },
             // It leaves by no interface.
             kind @ PathKind::Local { .. } => PathAddress { kind, ifindex: 0, ..address },
         }
@@ -133,6 +138,7 @@ impl PathManager {
         match kind {
             PathKind::Udp => window,
             PathKind::Local { .. } => self.config.local_window,
+            PathKind::Tcp { .. } => self.config.tcp_window,
         }
     }
 }

@@ -31,7 +31,7 @@ impl PathManager {
                 Timer::Association(a) => self.associations.get(a).is_some(),
                 Timer::Hello(qpn) => self.qps.contains_key(&qpn),
                 Timer::Hold(peer) => self.peers.get(peer).is_some(),
-                Timer::DownDelay(path) => self.paths.get(path).is_some(),
+                Timer::DownDelay(path) | Timer::Stream(path) => self.paths.get(path).is_some(),
             };
             hold!(there, "{timer:?} is set, its owner is gone");
         }

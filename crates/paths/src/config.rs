@@ -41,6 +41,8 @@ pub enum AffinityRule {
     Hash,
     /// Queue pairs get the paths in turn, in the order in which they first send.
     RoundRobin,
+    /// The paths that leave by the interface of this index, while one of them can carry data.
+    Interface(u32),
 }
 
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).
@@ -136,6 +138,8 @@ pub struct Config {
     /// How much a path through shared memory may have in flight, bytes, as packets count in
     /// [`crate::PathManager::sent`]. 0: this lane can have no such paths, and does not announce them.
     pub local_window: u32,
+    /// The same for a path over TCP.
+    pub tcp_window: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.
     pub mtu: u32,
@@ -152,6 +156,7 @@ impl Config {
             joins_reads: self.joins_reads,
             echoes_marks: self.echoes_marks,
             local: self.local_window > 0,
+            tcp: self.tcp_window > 0,
         }
     }
 }
@@ -186,6 +191,7 @@ impl Default for Config {
             ecn: true,
             ports: 1,
             local_window: 0,
+            tcp_window: 0,
             mtu: 4096 + 128,
         }
     }
@@ -220,6 +226,8 @@ pub struct Usage {
     /// Whether paths through shared memory are used, if this lane can have any. While they are not, those
     /// that there are count as taken down by hand.
     pub local: bool,
+    /// The same for paths over TCP.
+    pub tcp: bool,
 }
 
 impl Usage {
@@ -238,6 +246,7 @@ impl Usage {
             ecn: config.ecn,
             ports: config.ports,
             local: config.local_window > 0,
+            tcp: config.tcp_window > 0,
         }
     }
 

@@ -32,8 +32,8 @@ const CONTROL_PATHS: usize = 2;
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
-    ends: Ends,
-    kind: PathKind,
+    pub(crate) ends: Ends,
+    pub(crate) kind: PathKind,
 }
 
 impl Source {
@@ -60,6 +60,10 @@ impl PathManager {
         let a = self.associations.get_mut(index).ok_or(Refused::NoAssociation)?;
         let ends = Ends { src, dst };
         let from = Source { ends, kind };
+        // A stream is of one pair of lanes.
+        if matches!(kind, PathKind::Tcp { slot } if slot != a.remote_slot) {
+            return Err(Refused::UnknownSource);
+        }
         if !a.key.check(a.remote_instance, packet.opcode().0, ends, packet.payload) {
             return Err(Refused::Authentication);
         }
@@ -185,6 +189,7 @@ impl PathManager {
             let kind = match e.kind {
                 EntryKind::Udp => PathKind::Udp,
                 EntryKind::Local => PathKind::Local { slot },
+                EntryKind::Tcp => PathKind::Tcp { slot },
             };
             Way { line: Line { kind, pair: (e.follower, e.leader) }, port: e.port }
         };
@@ -288,7 +293,16 @@ impl PathManager {
         for (id, path) in gone {
             self.member_gone(index, id, path);
         }
+        let tcp = |p: PathId| self.paths.get(p).is_some_and(|p| p.address.kind.is_tcp());
+        let has_tcp =
+            self.associations.get(index).is_some_and(|a| a.paths().any(|(_, path)| tcp(path)));
+        if let Some(a) = self.associations.get_mut(index) {
+            a.has_tcp = has_tcp;
+        }
         self.paths_changed(index);
+        if has_tcp {
+            self.members(index).into_iter().for_each(|path| self.await_stream(path));
+        }
         self.timers.no_later(Timer::Association(index), self.clock.now());
     }
 
@@ -422,6 +436,7 @@ impl PathManager {
                     kind: match p.address.kind {
                         PathKind::Udp => EntryKind::Udp,
                         PathKind::Local { .. } => EntryKind::Local,
+                        PathKind::Tcp { .. } => EntryKind::Tcp,
                     },
                     generation: p.generation,
                     leader: p.address.local,
@@ -537,8 +552,23 @@ impl PathManager {
         body: Body,
         answer: bool,
     ) {
-        let Some(a) = self.associations.get_mut(index) else { return };
-        let Some(to) = a.remote_number else { return };
+        let Some(frame) = self.frame(index, tag, body, answer) else { return };
+        let Some(a) = self.associations.get(index) else { return };
+        let ends = Ends { src: address.local, dst: address.remote };
+        let packet = frame.encode(a.remote_slot, self.lane.instance, &a.key, ends);
+        self.push_out(address, packet);
+    }
+
+    /// The next packet to the peer.
+    pub(crate) fn frame(
+        &mut self,
+        index: AssociationId,
+        tag: (PathNumber, u16),
+        body: Body,
+        answer: bool,
+    ) -> Option<Frame> {
+        let a = self.associations.get_mut(index)?;
+        let to = a.remote_number?;
         a.sequence += 1;
         let mut reports = Vec::with_capacity(MAX_PATHS);
         for (id, p) in a.paths() {
@@ -546,7 +576,7 @@ impl PathManager {
                 reports.push(Report { id: id.0, state: p.state, generation: p.generation });
             }
         }
-        let frame = Frame {
+        Some(Frame {
             path: tag.0.0,
             generation: tag.1,
             to,
@@ -557,10 +587,7 @@ impl PathManager {
             table_seen: a.table_version,
             reports,
             body,
-        };
-        let ends = Ends { src: address.local, dst: address.remote };
-        let packet = frame.encode(a.remote_slot, self.lane.instance, &a.key, ends);
-        self.push_out(address, packet);
+        })
     }
 
     /// Says farewell to every peer: the lane is going away. The packets come out of

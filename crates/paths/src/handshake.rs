@@ -13,14 +13,14 @@ use core::time::Duration;
 use polypath_wire::packet::Packet;
 
 use crate::association::{Association, announce};
+use crate::control::Source;
 use crate::id::{AssociationId, Qpn};
 use crate::key::{Ends, Key, Nonce};
-use crate::manager::PathManager;
+use crate::manager::{PathManager, Qp};
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
-use crate::select::Line;
 use crate::timers::Timer;
-use crate::types::{PathAddress, PathEvent, Refused};
-use polypath_types::PeerId;
+use crate::types::{PathAddress, PathEvent, Refused, StreamEnds};
+use polypath_types::{PathKind, PeerId};
 
 /// HELLOs sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and 2047 ms.
 const MAX_TRIES: u32 = 12;
@@ -60,6 +60,30 @@ impl PathManager {
         let path = if tries % 2 == 0 { peer.main } else { peer.own };
         let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
         self.send_hello(&hello, None, address);
+        let Some(key) = self.peers.get(peer_index).map(|p| p.key) else { return };
+        let ends = StreamEnds { local: key.local, remote: key.remote, slot: key.slot };
+        if self.streams.contains(&ends) {
+            self.send_hello(&hello, None, PathAddress { kind: ends.kind(), ..address });
+        } else if tries >= self.tries_before_stream(ends) {
+            self.want_stream(ends);
+        }
+    }
+
+    /// The first packet of a stream to a lane that there is no association with: a HELLO of a queue pair.
+    pub(crate) fn hello_for(&self, ends: StreamEnds) -> Option<Vec<u8>> {
+        let fits = |qp: &&Qp| {
+            let key = self.peers.get(qp.peer).map(|p| p.key);
+            key.is_some_and(|key| {
+                (key.local, key.remote, key.slot) == (ends.local, ends.remote, ends.slot)
+                    && key.options.multipath
+            })
+        };
+        let (qpn, qp) = self.qps.iter().find(|(_, qp)| fits(qp))?;
+        let hello = Hello {
+            nonce: self.hello_nonce(qp.peer),
+            ..self.hello_base(qp.peer, *qpn, qp.remote_qpn)
+        };
+        Some(hello.encode(None, Ends { src: ends.local, dst: ends.remote }))
     }
 
     /// The nonce to send to the peer: that of its association, or else the peer's own.
@@ -106,6 +130,7 @@ impl PathManager {
         &mut self,
         src: IpAddr,
         dst: IpAddr,
+        kind: PathKind,
         packet: &Packet<'_>,
     ) -> Result<(), Refused> {
         if !self.config.multipath {
@@ -118,7 +143,8 @@ impl PathManager {
             && deth.src_qpn == hello.qpn
             && hello.peer_qpn == qpn.0
             && hello.qpn >> 16 == u32::from(hello.slot)
-            && hello.nonce != Nonce::default();
+            && hello.nonce != Nonce::default()
+            && !matches!(kind, PathKind::Tcp { slot } if slot != hello.slot);
         if !consistent {
             return Err(Refused::Malformed);
         }
@@ -135,11 +161,11 @@ impl PathManager {
         if !own && !self.between_known(peer, &hello, src, dst) {
             return Err(Refused::UnknownSource);
         }
-        let ends = Ends { src, dst };
+        let from = Source { ends: Ends { src, dst }, kind };
         match hello.kind {
-            HelloKind::Hello => self.on_hello(peer, qpn, &hello, ends),
+            HelloKind::Hello => self.on_hello(peer, qpn, &hello, from),
             HelloKind::Ack | HelloKind::Done => {
-                self.on_hello_answer(peer, qpn, &hello, ends, packet.payload)
+                self.on_hello_answer(peer, qpn, &hello, from, packet.payload)
             }
         }
     }
@@ -152,7 +178,7 @@ impl PathManager {
         let mut known = joined.into_iter().chain(meant).filter_map(|a| self.associations.get(a));
         known.any(|a| {
             a.paths().any(|(_, p)| {
-                self.paths.get(p).is_some_and(|p| p.address.line() == Line::udp((dst, src)))
+                self.paths.get(p).is_some_and(|p| p.address.line().pair == (dst, src))
             })
         })
     }
@@ -162,7 +188,7 @@ impl PathManager {
         peer: PeerId,
         qpn: Qpn,
         hello: &Hello,
-        ends: Ends,
+        from: Source,
     ) -> Result<(), Refused> {
         let known = self.matching(peer, hello);
         if !self.prefers(peer, known, hello.instance, false) {
@@ -177,7 +203,7 @@ impl PathManager {
             }
         };
         self.learn(index, hello, false);
-        self.answer(peer, qpn, index, hello, HelloKind::Ack, ends);
+        self.answer(peer, qpn, index, hello, HelloKind::Ack, from);
         // The peer's HELLO_DONE agrees the queue pair at this end, too. In case it gets lost, ask again
         // soon.
         if self.qps.get(&qpn).is_some_and(|qp| !qp.agreed) {
@@ -191,9 +217,10 @@ impl PathManager {
         peer: PeerId,
         qpn: Qpn,
         hello: &Hello,
-        ends: Ends,
+        from: Source,
         payload: &[u8],
     ) -> Result<(), Refused> {
+        let ends = from.ends;
         let index = match self.matching(peer, hello) {
             Some(index) => index,
             None => {
@@ -229,7 +256,7 @@ impl PathManager {
             return Ok(());
         }
         if hello.kind == HelloKind::Ack {
-            self.answer(peer, qpn, index, hello, HelloKind::Done, ends);
+            self.answer(peer, qpn, index, hello, HelloKind::Done, from);
         }
         self.agree(qpn, index);
         Ok(())
@@ -316,7 +343,7 @@ impl PathManager {
         index: AssociationId,
         to: &Hello,
         kind: HelloKind,
-        ends: Ends,
+        from: Source,
     ) {
         let Some(a) = self.associations.get(index) else { return };
         let (nonce, key, number) = (a.local_nonce, a.key, a.number);
@@ -330,12 +357,16 @@ impl PathManager {
             addresses_version,
             ..self.hello_base(peer, qpn, to.qpn)
         };
-        // The answer goes back by the addresses that the packet came by.
+        // The answer goes back by the addresses, and by the stream, that the packet came by.
         let Some(own) = self.peers.get(peer).and_then(|p| self.paths.get(p.own)) else { return };
-        let address = if (own.address.local, own.address.remote) == (ends.dst, ends.src) {
+        let Source { ends, kind } = from;
+        let address = if kind == own.address.kind
+            && (own.address.local, own.address.remote) == (ends.dst, ends.src)
+        {
             own.address
         } else {
             PathAddress {
+                kind,
                 local: ends.dst,
                 remote: ends.src,
                 ifindex: self.local.ifindex_of(ends.dst),
@@ -359,7 +390,7 @@ impl PathManager {
 
 #[cfg(test)]
 mod tests {
-    use polypath_types::{PathKind, PeerAbilities};
+    use polypath_types::PeerAbilities;
 
     use super::*;
     use crate::config::{Config, LaneIdentity, PathOptions};
@@ -393,6 +424,7 @@ mod tests {
                     joins_reads: true,
                     echoes_marks: true,
                     local: false,
+                    tcp: false,
                 },
                 ports: 1,
                 addresses_version: 1,

@@ -45,6 +45,7 @@ mod report;
 mod rtt;
 mod select;
 mod slab;
+mod streams;
 mod timers;
 mod turns;
 mod twice;
@@ -65,5 +66,5 @@ pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
 pub use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState,
-    PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status,
+    PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status, StreamEnds,
 };

@@ -45,7 +45,7 @@ impl PathManager {
         let PathAddress { local, kind, .. } = p.address;
         let (fault, ifindex) = (self.fault(&p.address), self.local.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
-        if kind == PathKind::Udp {
+        if !matches!(kind, PathKind::Local { .. }) {
             p.address.ifindex = ifindex;
         }
         let down = p.state == PathState::Down;

@@ -12,7 +12,7 @@ use crate::addresses::LocalAddresses;
 use crate::association::Association;
 use crate::associations::Associations;
 use crate::clock::Clock;
-use crate::config::{Config, LaneIdentity, Usage};
+use crate::config::{Config, LaneIdentity, Mode, Usage};
 use crate::id::{PathNumber, Qpn};
 use crate::key::Random;
 use crate::message::HELLO_QKEY;
@@ -22,7 +22,7 @@ use crate::policy::{MakePolicy, Next, PathSet};
 use crate::select::Line;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
-use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused};
+use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused, StreamEnds};
 use crate::ud::UdPaths;
 use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
 
@@ -94,6 +94,8 @@ pub struct PathManager {
     pub(crate) lane: LaneIdentity,
     pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) usage: Usage,
+    /// What programs asked of single queue pairs, by their numbers.
+    pub(crate) kept_to: BTreeMap<u32, Mode>,
     pub(crate) random: Random,
     /// Source ports are drawn from a stream of their own.
     pub(crate) port_random: Random,
@@ -101,6 +103,8 @@ pub struct PathManager {
     pub(crate) local: LocalAddresses,
     /// The slots of the lanes to which there are channels.
     pub(crate) channels: BTreeSet<u8>,
+    /// The TCP streams that there are.
+    pub(crate) streams: BTreeSet<StreamEnds>,
     pub(crate) paths: Slab<PathId, Path>,
     pub(crate) peers: Peers,
     pub(crate) associations: Associations,
@@ -118,6 +122,7 @@ impl PathManager {
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
             usage: Usage::of(&config),
+            kept_to: BTreeMap::new(),
             config,
             lane,
             make_policy: None,
@@ -126,6 +131,7 @@ impl PathManager {
             clock: Clock::default(),
             local: LocalAddresses::default(),
             channels: BTreeSet::new(),
+            streams: BTreeSet::new(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
             peers: Peers::new(MAX_PEERS),
             associations: Associations::new(MAX_PEERS),
@@ -486,7 +492,7 @@ impl PathManager {
         let (src, dst) = (src.to_canonical(), dst.to_canonical());
         let result = if packet.opcode() == Opcode::UD_SEND_ONLY {
             match kind {
-                PathKind::Udp => self.handle_hello(src, dst, packet),
+                PathKind::Udp | PathKind::Tcp { .. } => self.handle_hello(src, dst, kind, packet),
                 PathKind::Local { .. } => Err(Refused::UnknownSource),
             }
         } else if packet.opcode().is_mp_management() {
@@ -522,6 +528,7 @@ impl PathManager {
                 Timer::Hello(qpn) => self.hello_due(qpn),
                 Timer::Hold(peer) => self.hold_over(peer),
                 Timer::DownDelay(path) => self.downdelay_over(path),
+                Timer::Stream(path) => self.ask_stream(path),
             }
         }
     }

@@ -25,7 +25,7 @@
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
 //! | 64 | capabilities (4), see below: bits 0 path sets; 1 joins READs; 2, 16 to 18 ports; 3 local paths; |
-//! |    | 4 echoes marks; 8 to 12 reach |
+//! |    | 4 echoes marks; 5 TCP paths; 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -67,8 +67,8 @@
 //! | end | authentication code (16) |
 //!
 //! An entry of a TABLE, 36 bytes: path number (1), kind and port (1), lowest generation (2), address of the
-//! leader (16), address of the other (16). The kind is in the high four bits: 0 UDP, 1 shared memory; the
-//! index of the source port is in the low four.
+//! leader (16), address of the other (16). The kind is in the high four bits: 0 UDP, 1 shared memory, 2
+//! TCP; the index of the source port is in the low four.
 //!
 //! States: 0 probing, 1 up, 2 suspect, 3 dead, 4 recovering, 5 down.
 //!
@@ -106,6 +106,7 @@ const CAPABILITY_JOINS_READS: u32 = 1 << 1;
 const CAPABILITY_ECHOES_MARKS: u32 = 1 << 4;
 const CAPABILITY_PORTS: u32 = 1 << 2;
 const CAPABILITY_LOCAL: u32 = 1 << 3;
+const CAPABILITY_TCP: u32 = 1 << 5;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const PORTS_SHIFT: u32 = 16;
@@ -240,8 +241,9 @@ fn bits_of(abilities: PeerAbilities) -> u32 {
     let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
     let echoes_marks = if abilities.echoes_marks { CAPABILITY_ECHOES_MARKS } else { 0 };
     let local = if abilities.local { CAPABILITY_LOCAL } else { 0 };
+    let tcp = if abilities.tcp { CAPABILITY_TCP } else { 0 };
     let reach = abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT;
-    joins_reads | echoes_marks | local | reach
+    joins_reads | echoes_marks | local | tcp | reach
 }
 
 fn abilities_of(capabilities: u32) -> PeerAbilities {
@@ -254,6 +256,7 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
         joins_reads: capabilities & CAPABILITY_JOINS_READS != 0,
         echoes_marks: capabilities & CAPABILITY_ECHOES_MARKS != 0,
         local: capabilities & CAPABILITY_LOCAL != 0,
+        tcp: capabilities & CAPABILITY_TCP != 0,
     }
 }
 
@@ -277,6 +280,7 @@ fn ports_of(capabilities: u32) -> u8 {
 pub(crate) enum EntryKind {
     Udp = 0,
     Local = 1,
+    Tcp = 2,
 }
 
 impl EntryKind {
@@ -284,6 +288,7 @@ impl EntryKind {
         match code {
             0 => Some(Self::Udp),
             1 => Some(Self::Local),
+            2 => Some(Self::Tcp),
             _ => None,
         }
     }

@@ -17,6 +17,8 @@ pub(crate) enum Timer {
     Hold(PeerId),
     /// A path whose link is down: end of `downdelay`.
     DownDelay(PathId),
+    /// A path without its TCP stream: when one is asked for again.
+    Stream(PathId),
 }
 
 /// One deadline at most per owner.

@@ -36,6 +36,33 @@ pub struct PathAddress {
     pub flow_label: u32,
 }
 
+/// The ends of a TCP stream between two lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamEnds {
+    /// This end's address.
+    pub local: IpAddr,
+    /// The other end's address.
+    pub remote: IpAddr,
+    /// The slot of the other lane.
+    pub slot: u8,
+}
+
+impl StreamEnds {
+    /// The ends of the stream that a path with this address needs; `None` if it needs none.
+    pub fn of(address: &PathAddress) -> Option<Self> {
+        let PathAddress { kind, local, remote, .. } = *address;
+        match kind {
+            PathKind::Tcp { slot } => Some(Self { local, remote, slot }),
+            _ => None,
+        }
+    }
+
+    /// The kind of a path over the stream.
+    pub fn kind(&self) -> PathKind {
+        PathKind::Tcp { slot: self.slot }
+    }
+}
+
 /// A packet of the path manager's own to send: BTH and all that follows, without the ICRC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOut {
@@ -253,6 +280,12 @@ pub enum PathEvent {
     ChannelWanted {
         /// The slot.
         slot: u8,
+    },
+    /// A TCP stream between these ends is wanted: ask [`crate::PathManager::stream_opening`] for its first
+    /// packet, connect, and tell of it by [`crate::PathManager::set_stream`].
+    StreamWanted {
+        /// The ends.
+        ends: StreamEnds,
     },
     /// Traffic flows again after a fail-over: first acknowledgement on the new path.
     Resumed {

@@ -34,6 +34,16 @@ counters! {
         /// Requests answered with an error.
         #[unit(Times)]
         pub requests_refused: u64,
+        /// TCP connections of other hosts that were given to a program.
+        #[unit(Times)]
+        pub streams_accepted: u64,
+        /// TCP connections of other hosts that were refused: no preamble, another one, no such lane, or too
+        /// many at once. Those that a program refused are not counted here.
+        #[unit(Times)]
+        pub streams_refused: u64,
+        /// TCP connections to other hosts that were not made.
+        #[unit(Times)]
+        pub streams_failed: u64,
         /// Times that a program was told of changed interfaces or addresses.
         #[unit(Times)]
         pub tables_pushed: u64,

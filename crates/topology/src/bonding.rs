@@ -14,7 +14,7 @@ pub enum BondingError {
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
-         ecn=on|off, ports=1 to 8 or local=on|off"
+         ecn=on|off, ports=1 to 8, local=on|off or tcp=on|off|PORT"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -27,6 +27,12 @@ pub const LOCAL: &str = "local";
 
 /// Whether peers on the same host are reached through shared memory if nothing is said of it.
 pub const LOCAL_DEFAULT: bool = false;
+
+/// Whether peers are reached by TCP streams if nothing is said of it.
+pub const TCP_DEFAULT: Tcp = Tcp::Off;
+
+/// The port of TCP streams with `tcp=on`: the number that RoCEv2 has of UDP.
+const TCP_PORT: u16 = 4791;
 
 /// The most interfaces whose cost can be set.
 pub(crate) const COSTS_MAX: usize = 64;
@@ -62,6 +68,50 @@ pub struct Bonding {
     pub ports: Option<u8>,
     /// Whether peers on the same host are reached through shared memory, too.
     pub local: Option<bool>,
+    /// Whether peers are reached by TCP streams, too, when nothing else passes.
+    pub tcp: Option<Tcp>,
+}
+
+/// Whether peers are reached by TCP streams, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tcp {
+    /// They are not.
+    Off,
+    /// They are, by this port at both ends; it is not 0.
+    Port(u16),
+}
+
+impl Tcp {
+    /// The port; `None` if TCP is not used.
+    #[must_use]
+    pub fn port(self) -> Option<u16> {
+        match self {
+            Self::Off => None,
+            Self::Port(port) => Some(port),
+        }
+    }
+}
+
+impl FromStr for Tcp {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "on" => Ok(Self::Port(TCP_PORT)),
+            "off" => Ok(Self::Off),
+            port => port.parse().ok().filter(|port| *port > 0).map(Self::Port).ok_or(()),
+        }
+    }
+}
+
+impl fmt::Display for Tcp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Port(TCP_PORT) => f.write_str("on"),
+            Self::Port(port) => write!(f, "{port}"),
+        }
+    }
 }
 
 /// How the paths to a peer are used.
@@ -177,6 +227,7 @@ impl Bonding {
             "hold" => self.hold = Some(hold(value)?),
             "ecn" => self.ecn = Some(on(value)?),
             "local" => self.local = Some(on(value)?),
+            "tcp" => self.tcp = Some(value.parse()?),
             "ports" => {
                 let ports = value.parse().ok().filter(|ports| (1..=PORTS_MAX).contains(ports));
                 self.ports = Some(ports.ok_or(())?);
@@ -230,6 +281,7 @@ impl Bonding {
             ecn,
             ports,
             local,
+            tcp,
         } = self;
         !costs.is_empty()
             || primary.is_some()
@@ -240,6 +292,7 @@ impl Bonding {
             || ecn.is_some()
             || ports.is_some()
             || local.is_some()
+            || tcp.is_some()
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
@@ -259,6 +312,7 @@ impl Bonding {
         self.ecn = other.ecn.or(self.ecn);
         self.ports = other.ports.or(self.ports);
         self.local = other.local.or(self.local);
+        self.tcp = other.tcp.or(self.tcp);
     }
 
     /// The problem with an interface that is named, given the interfaces of the mp device; `None` if there
@@ -295,6 +349,7 @@ impl fmt::Display for Bonding {
             self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
             self.ports.map(|ports| format!("ports={ports}")),
             self.local.map(|on| format!("local={}", if on { "on" } else { "off" })),
+            self.tcp.map(|tcp| format!("tcp={tcp}")),
         ];
         f.write_str(&items.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -340,6 +395,9 @@ mod tests {
             "ports=9",
             "x",
             "local=maybe",
+            "tcp=0",
+            "tcp=65536",
+            "tcp=yes",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
@@ -352,8 +410,18 @@ mod tests {
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
                    downdelay=2,hold=3,ecn=on";
-        let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on";
-        for text in [all, costs, "balance", "downdelay=0", "ecn=off", "balance,ports=8", ""] {
+        let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on,tcp=on";
+        for text in [
+            "tcp=off",
+            "tcp=5000",
+            all,
+            costs,
+            "balance",
+            "downdelay=0",
+            "ecn=off",
+            "balance,ports=8",
+            "",
+        ] {
             assert_eq!(Bonding::parse(text).unwrap().to_string(), text);
         }
     }

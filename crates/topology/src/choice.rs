@@ -1,5 +1,6 @@
 //! The devices that a user chose after a kind's prefix.
 
+use crate::bond_options::BondOptions;
 use crate::device::{DeviceKind, MEMBERS_MAX};
 use crate::error::SelectionError;
 use crate::interface::Port;
@@ -14,6 +15,8 @@ pub struct Choice {
     pub text: String,
     /// The names of interfaces in the text, in order.
     pub interfaces: Vec<String>,
+    /// The options of a bond device; `None` if none were written.
+    pub bond: Option<BondOptions>,
 }
 
 impl Choice {
@@ -41,7 +44,7 @@ impl Choice {
             }
             interfaces.push(name.to_owned());
         }
-        Ok(Self { text: interfaces.join("+"), interfaces })
+        Ok(Self { text: interfaces.join("+"), interfaces, bond: None })
     }
 
     /// The prefix and the text, as a user writes them.

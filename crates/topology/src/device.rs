@@ -46,6 +46,17 @@ pub struct DeviceKind {
     pub multipath: bool,
 }
 
+/// How the interfaces of a port make one link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Aggregation {
+    /// Whether only one of them carries data at a time: the first that has a link.
+    pub one_at_a_time: bool,
+    /// How many of them must have a link for the port to be ACTIVE; 0 means 1.
+    pub min_links: u8,
+    /// Whether an interface counts as without a link while LACP ([`Port::lacp`]) keeps it out.
+    pub lacp: bool,
+}
+
 /// A port of a device: interfaces, and the GID table of their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortSpec {
@@ -53,6 +64,8 @@ pub struct PortSpec {
     pub members: Vec<u32>,
     /// The key of its GID table among those of a [`Table`].
     pub gid_table: String,
+    /// How the interfaces make one link.
+    pub aggregation: Aggregation,
     /// The GID table by index. See [`GidEntry::is_empty`] for holes. All further entries are empty.
     pub gids: Vec<GidEntry>,
 }
@@ -61,7 +74,7 @@ impl PortSpec {
     /// A port without GIDs: [`devices`](fn@crate::devices) fills them in.
     #[must_use]
     pub fn new(members: Vec<u32>, gid_table: String) -> Self {
-        Self { members, gid_table, gids: Vec::new() }
+        Self { members, gid_table, aggregation: Aggregation::default(), gids: Vec::new() }
     }
 
     /// The interfaces that exist, the primary first.
@@ -69,26 +82,36 @@ impl PortSpec {
         self.members.iter().filter_map(|&ifindex| table.port(ifindex))
     }
 
+    /// Whether one of its interfaces can carry traffic: it has a link, and LACP does not keep it out.
+    #[must_use]
+    pub fn carries(&self, interface: &Port) -> bool {
+        interface.link_up && !(self.aggregation.lacp && interface.lacp == Some(false))
+    }
+
     /// The RoCE MTU in bytes (a power of two from 256 to 4096): the largest that fits every member with
     /// a link, or every member if none has a link.
     #[must_use]
     pub fn roce_mtu(&self, table: &Table) -> u32 {
         let least = |ports: &mut dyn Iterator<Item = &Port>| ports.map(|port| port.mtu).min();
-        let linked = least(&mut self.interfaces(table).filter(|port| port.link_up));
+        let linked = least(&mut self.interfaces(table).filter(|port| self.carries(port)));
         roce_mtu(linked.or_else(|| least(&mut self.interfaces(table))).unwrap_or(1500))
     }
 
-    /// Whether any of its interfaces has a link, so that its state is ACTIVE; otherwise it is DOWN.
+    /// Whether enough of its interfaces have a link (one, unless
+    /// [`min_links`](Aggregation::min_links) says otherwise), so that its state is ACTIVE; otherwise it is
+    /// DOWN.
     #[must_use]
     pub fn is_active(&self, table: &Table) -> bool {
-        self.interfaces(table).any(|port| port.link_up)
+        let linked = self.interfaces(table).filter(|port| self.carries(port)).count();
+        linked >= usize::from(self.aggregation.min_links.max(1))
     }
 
-    /// The sum of the speeds of its interfaces that have a link, in Mbit/s. An interface whose driver
-    /// reports no speed counts as 1,000.
+    /// The sum of the speeds of its interfaces that have a link, in Mbit/s, or that of the first one if
+    /// only one carries data at a time. An interface whose driver reports no speed counts as 1,000.
     #[must_use]
     pub fn speed_mbps(&self, table: &Table) -> u32 {
-        let linked = self.interfaces(table).filter(|port| port.link_up);
+        let room = if self.aggregation.one_at_a_time { 1 } else { usize::MAX };
+        let linked = self.interfaces(table).filter(|port| self.carries(port)).take(room);
         linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
     }
 
@@ -108,7 +131,7 @@ impl PortSpec {
 /// A device as a program sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// The name: `roce0`, `roce1`, …, or `mp0`.
+    /// The name: `roce0`, `roce1`, …, `mp0` or `bond0`.
     pub name: String,
     /// Its kind.
     pub kind: &'static DeviceKind,

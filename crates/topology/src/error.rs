@@ -19,6 +19,14 @@ pub enum SelectionError {
     /// More than [`MEMBERS_MAX`] interfaces are named.
     #[error("a device selection names at most {MEMBERS_MAX} interfaces")]
     TooMany,
+    /// An option of a bond device that can't be followed.
+    #[error("`{option}` is no option of a bond device: {cure}")]
+    Option {
+        /// The option that was written, cut to 64 characters.
+        option: String,
+        /// What to do instead.
+        cure: String,
+    },
     /// There is no such interface.
     #[error("interface `{name}` does not exist in this network namespace (have: {known})")]
     NoInterface {
@@ -33,6 +41,11 @@ pub enum SelectionError {
 }
 
 impl SelectionError {
+    /// Creates an [`Option`](Self::Option).
+    pub(crate) fn option(option: &str, cure: String) -> Self {
+        Self::Option { option: option.chars().take(64).collect(), cure }
+    }
+
     /// Creates a [`Form`](Self::Form) that says what may be written for devices of these kinds.
     #[must_use]
     pub fn form<'a>(text: &str, kinds: impl IntoIterator<Item = &'a DeviceKind>) -> Self {

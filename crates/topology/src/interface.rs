@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel_bond::{KernelBond, KernelSlave};
+
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
@@ -35,6 +37,12 @@ pub struct Port {
     /// The number N in the name `roceN`. It is given once and kept while the interface exists. `None`
     /// for an interface that has a device only if it is asked for by name.
     pub device_number: Option<u16>,
+    /// Whether LACP lets it carry traffic, as `polypath lacp` says; `None` if that does not speak there.
+    pub lacp: Option<bool>,
+    /// What the kernel tells of it, if it is a bond or team.
+    pub bond: Option<KernelBond>,
+    /// What the kernel tells of it, if it is a port of a bond or team.
+    pub slave: Option<KernelSlave>,
     /// The addresses, in the kernel's order.
     pub addresses: Vec<Address>,
 }
@@ -63,6 +71,9 @@ impl Port {
             uplink: true,
             numa_node: None,
             device_number: None,
+            lacp: None,
+            bond: None,
+            slave: None,
             addresses: Vec::new(),
         }
     }

@@ -21,12 +21,15 @@
 //! `docs/extend/device.md` shows how to add a kind of device.
 #![forbid(unsafe_code)]
 
+mod bond;
+mod bond_options;
 mod bonding;
 mod choice;
 mod device;
 mod error;
 pub mod gids;
 mod interface;
+mod kernel_bond;
 mod mp;
 mod multiport;
 mod provider;
@@ -39,15 +42,20 @@ mod selector;
 mod subnet;
 pub mod table;
 
-pub use bonding::{AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect};
+pub use bond::BOND;
+pub use bond_options::{BondMode, BondOptions, HashPolicy};
+pub use bonding::{
+    AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect, TCP_DEFAULT, Tcp,
+};
 pub use choice::Choice;
 pub use device::{
-    DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, PortSpec, roce_mtu,
-    width_and_speed,
+    Aggregation, DeviceKind, DeviceSpec, LOCAL_CA_ACK_DELAY, MEMBERS_MAX, OVERHEAD, PortSpec,
+    roce_mtu, width_and_speed,
 };
 pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use interface::{Address, Port};
+pub use kernel_bond::{KernelBond, KernelSlave};
 pub use mp::MP;
 pub use multiport::ROCE2;
 pub use provider::Provider;

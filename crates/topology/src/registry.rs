@@ -1,5 +1,6 @@
 //! The registry of all kinds of devices.
 
+use crate::bond::BOND;
 use crate::mp::MP;
 use crate::multiport::ROCE2;
 use crate::provider::Provider;
@@ -7,7 +8,7 @@ use crate::roce::ROCE;
 
 /// The provider of each kind. To add a kind, add its provider here and its driver to those of the
 /// engine.
-pub static PROVIDERS: [&dyn Provider; 3] = [ROCE, ROCE2, MP];
+pub static PROVIDERS: [&dyn Provider; 4] = [ROCE, ROCE2, MP, BOND];
 
 /// The provider whose devices a program without a selection gets.
 pub(crate) fn for_interfaces(interfaces: usize) -> &'static dyn Provider {

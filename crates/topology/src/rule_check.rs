@@ -18,8 +18,8 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay, downdelay, hold, ecn, ports and local are the same for \
-         all peers of a device: set them without naming a peer or a queue pair"
+        "cost, primary, primary_reselect, updelay, downdelay, hold, ecn, ports, local and tcp are the same \
+         for all peers of a device: set them without naming a peer or a queue pair"
     )]
     OfDevice,
     /// A delay that is too long.
@@ -81,7 +81,7 @@ impl Rule {
             PROGRAM_MAX,
             "write what `ps -o comm` shows, at most 15 bytes",
         )?;
-        check("an mp device", device, DEVICE_MAX, "write mp0 or mp:eth0+eth1")?;
+        check("an mp or bond device", device, DEVICE_MAX, "write mp0, mp:eth0+eth1 or bond0")?;
         if self.settings.costs.len() > COSTS_MAX {
             return Err(RuleError::Costs);
         }
@@ -96,8 +96,12 @@ impl Rule {
             }
         }
         if let Some(name) = device.as_ref().filter(|name| !is_mp(name)) {
-            let write = "write mp0 or mp:eth0+eth1, because other devices use one path only";
-            return Err(RuleError::Name { what: "an mp device", name: name.clone(), write });
+            let write = "write mp0, mp:eth0+eth1 or bond0, because other devices use one path only";
+            return Err(RuleError::Name {
+                what: "an mp or bond device",
+                name: name.clone(),
+                write,
+            });
         }
         Ok(())
     }
@@ -133,9 +137,12 @@ mod tests {
 
     #[test]
     fn a_rule_that_cannot_be_followed_is_refused_with_advice() {
-        for (at, settings) in
-            [("", "balance"), ("device=mp0", "primary=eth0"), ("peer=::/0", "affinity")]
-        {
+        for (at, settings) in [
+            ("", "balance"),
+            ("device=mp0", "primary=eth0"),
+            ("device=bond0", "balance"),
+            ("peer=::/0", "affinity"),
+        ] {
             assert_eq!(check(at, settings), Ok(()));
         }
         assert_eq!(check("", ""), Err(RuleError::Empty));
@@ -143,7 +150,7 @@ mod tests {
             assert_eq!(check(at, "balance,updelay=1"), Err(RuleError::OfDevice));
         }
         for (at, settings, says) in [
-            ("device=roce0", "balance", "write mp0 or mp:eth0+eth1, because"),
+            ("device=roce0", "balance", "write mp0, mp:eth0+eth1 or bond0, because"),
             ("device=mpx", "balance", "write mp0"),
             ("program=a-name-of-sixteen", "balance", "at most 15 bytes"),
             ("", "primary=a b", "such as eth0"),

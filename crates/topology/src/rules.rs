@@ -50,7 +50,7 @@ pub struct RuleScope {
     pub process: Option<u32>,
     /// The processes of the program with this name, as `ps -o comm` shows it: at most 15 bytes.
     pub program: Option<String>,
-    /// The mp device of this name (`mp0`), or of this selection (`mp:eth0+eth1`).
+    /// The mp or bond device of this name (`mp0`, `bond0`), or of this selection (`mp:eth0+eth1`).
     pub device: Option<String>,
 }
 
@@ -109,6 +109,8 @@ pub struct Process<'a> {
     pub program: &'a str,
     /// The names of its mp device: that of the device, and that of the selection.
     pub devices: &'a [String],
+    /// What its selection of devices sets ([`Selection::settings`](crate::Selection::settings)).
+    pub selected: &'a Bonding,
 }
 
 /// A policy with its rule.
@@ -143,6 +145,8 @@ pub enum Origin {
     Command,
     /// `POLYPATH_MP` in the environment of the process.
     Environment,
+    /// The mode of its bond device.
+    Device,
     /// This line of the configuration file.
     File(u32),
     /// Nothing was set.
@@ -163,13 +167,15 @@ impl fmt::Display for Origin {
         match self {
             Self::Command => f.write_str("command"),
             Self::Environment => f.write_str("POLYPATH_MP"),
+            Self::Device => f.write_str("the device's mode"),
             Self::File(line) => write!(f, "configuration file, line {line}"),
             Self::Default => f.write_str("default"),
         }
     }
 }
 
-/// What a process follows. A command goes before `POLYPATH_MP`, that before the configuration file. Of two
+/// What a process follows. A command goes before the options of a bond device, these before `POLYPATH_MP`,
+/// that before the configuration file. Of two
 /// rules of the same source, the narrower one goes first ([`RuleScope`]'s fields, in their order). Each
 /// setting is found by itself, but the policy and its rule together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,6 +215,7 @@ impl InForce {
             |command| from(command).filter(of_process).collect::<Vec<_>>().into_iter().rev();
         weakest_first(false).for_each(|rule| prefer(&rule.settings, rule.source.into()));
         prefer(environment, Origin::Environment);
+        prefer(process.selected, Origin::Device);
         weakest_first(true).for_each(|rule| prefer(&rule.settings, rule.source.into()));
         let of_peers = |command| {
             from(command).filter(|rule| rule.scope.queue_pair.is_none()).filter_map(|rule| {
@@ -216,7 +223,7 @@ impl InForce {
             })
         };
         let mut peers: Vec<_> = of_peers(true).collect();
-        if !matches!(policy.1, Origin::Command | Origin::Environment) {
+        if !matches!(policy.1, Origin::Command | Origin::Environment | Origin::Device) {
             peers.extend(of_peers(false));
         }
         let own = |rule: &Rule| {
@@ -268,8 +275,13 @@ mod tests {
     }
 
     fn in_force(rules: &[Rule], environment: &str) -> InForce {
+        of_selected(rules, environment, "")
+    }
+
+    fn of_selected(rules: &[Rule], environment: &str, selected: &str) -> InForce {
         let devices = ["mp0".to_owned(), "mp:eth0+eth1".to_owned()];
-        let process = Process { pid: 7, program: "rping", devices: &devices };
+        let selected = Bonding::parse(selected).unwrap();
+        let process = Process { pid: 7, program: "rping", devices: &devices, selected: &selected };
         InForce::of(rules, &Bonding::parse(environment).unwrap(), &process)
     }
 
@@ -291,6 +303,17 @@ mod tests {
         let all = in_force(&[command, file], "balance,downdelay=2,updelay=3");
         assert_eq!(of_peer(&all, "10.0.1.1"), "active-backup (command)");
         assert_eq!(all.settings.to_string(), "active-backup,updelay=3,downdelay=2");
+    }
+
+    #[test]
+    fn the_mode_of_a_device_goes_before_the_environment_and_after_a_command() {
+        let rules = [file(1, "peer:10.0.1.0/24", "balance"), file(2, "", "downdelay=7")];
+        let all = of_selected(&rules, "redundant,updelay=3", "affinity,affinity=hash");
+        assert_eq!(of_peer(&all, "10.0.1.1"), "affinity,affinity=hash (the device's mode)");
+        assert_eq!(all.settings.to_string(), "affinity,affinity=hash,updelay=3,downdelay=7");
+        let all = of_selected(&[command("peer:10.0.1.0/24", "balance")], "", "affinity");
+        assert_eq!(of_peer(&all, "10.0.1.1"), "balance (command)");
+        assert_eq!(of_peer(&all, "10.0.2.1"), "affinity (the device's mode)");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::bond::BOND;
+use crate::bonding::Bonding;
 use crate::choice::{Choice, unnamed};
 use crate::device::{DeviceSpec, PortSpec};
 use crate::error::SelectionError;
@@ -34,7 +36,8 @@ impl Selection {
         Self { chosen: Some((provider, Choice::default())) }
     }
 
-    /// Parses a selection: empty, `mp`, `mp:eth0+eth1`, `roce`, `roce:eth0`, `roce:eth0+eth1`.
+    /// Parses a selection: empty, `mp`, `mp:eth0+eth1`, `roce`, `roce:eth0`, `roce:eth0+eth1`,
+    /// `bond:eth0+eth1,mode=802.3ad`.
     ///
     /// # Errors
     /// [`SelectionError`], whose text says what to write instead.
@@ -102,6 +105,17 @@ impl Selection {
     #[must_use]
     pub fn interfaces(&self) -> &[String] {
         self.chosen.as_ref().map_or(&[], |(_, choice)| &choice.interfaces)
+    }
+
+    /// The settings that the selection brings along: those of a bond device's mode and options, and none
+    /// for other kinds.
+    #[must_use]
+    pub fn settings(&self) -> Bonding {
+        let Some((provider, choice)) = &self.chosen else { return Bonding::default() };
+        if provider.kind() != BOND.kind() {
+            return Bonding::default();
+        }
+        choice.bond.clone().unwrap_or_default().settings()
     }
 
     /// The interfaces that this selection would include if a device were not limited to
@@ -337,8 +351,8 @@ mod tests {
     #[test]
     fn a_wrong_selection_is_refused_with_what_to_write() {
         let refused = |text: &str| Selection::parse(text).unwrap_err().to_string();
-        let all = "`eth0` selects no device: write roce, roce:eth0, roce2, roce2:eth0+eth1, mp or \
-                   mp:eth0+eth1, with the names of your interfaces";
+        let all = "`eth0` selects no device: write roce, roce:eth0, roce2, roce2:eth0+eth1, mp, \
+                   mp:eth0+eth1, bond or bond:eth0+eth1,mode=active-backup, with the names of your interfaces";
         assert_eq!(refused("eth0"), all);
         let mp = "`mp:a++b` selects no device: write mp or mp:eth0+eth1, with the names of your \
                   interfaces";

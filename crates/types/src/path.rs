@@ -28,6 +28,19 @@ pub enum PathKind {
         /// The slot of the other lane.
         slot: u8,
     },
+    /// A TCP stream between two lanes.
+    Tcp {
+        /// The slot of the other lane.
+        slot: u8,
+    },
+}
+
+impl PathKind {
+    /// Whether it is a TCP stream.
+    #[must_use]
+    pub fn is_tcp(self) -> bool {
+        matches!(self, Self::Tcp { .. })
+    }
 }
 
 /// The path information in multi-path packets.
@@ -53,6 +66,8 @@ pub struct PeerAbilities {
     pub echoes_marks: bool,
     /// It can have paths through shared memory.
     pub local: bool,
+    /// It can have paths over TCP.
+    pub tcp: bool,
 }
 
 /// The path to send on next, and how much.

@@ -201,6 +201,7 @@ impl Broker {
         if self.host.remove_client(ClientId(id)) {
             self.push_table();
         }
+        self.forget_lacp(id);
         self.forget_rules_of(pid);
     }
 }

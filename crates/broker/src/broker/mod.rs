@@ -3,11 +3,13 @@
 mod channels;
 mod clients;
 mod cm;
+mod lacp;
 mod migration;
 mod orphans;
 mod pings;
 mod requests;
 mod rules;
+mod streams;
 mod watchers;
 
 use std::collections::BTreeMap;
@@ -52,6 +54,10 @@ const CONNECTION: u64 = 1;
 const FILE: u64 = 2;
 const ORPHAN: u64 = 3;
 const PING: u64 = 4;
+/// A TCP connection that is being made.
+const STREAM: u64 = 5;
+/// A TCP port that the broker listens on.
+const LISTENER_TCP: u64 = 6;
 const KIND_SHIFT: u32 = 56;
 
 const LISTENER: u64 = 0;
@@ -73,8 +79,11 @@ pub(crate) struct Broker {
     files: Files,
     gatherings: Gatherings,
     pings: Pings<pings::PingSocket>,
+    streams: streams::Streams,
     counters: BrokerCounters,
     chronicle: Chronicle,
+    /// The connection of the process that speaks LACP on this host, if there is one.
+    lacp: Option<u64>,
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,
@@ -127,8 +136,10 @@ impl Broker {
             files: Files::default(),
             gatherings: Gatherings::default(),
             pings: Pings::default(),
+            streams: streams::Streams::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
+            lacp: None,
             config: ConfigStatus::default(),
             started: now(),
             idle_timeout,
@@ -181,6 +192,7 @@ impl Broker {
             }
             self.finish_gatherings(now);
             self.finish_pings(now);
+            self.tend_streams(now);
             self.inform_keeper();
             self.pump();
             self.feed_watchers();
@@ -194,7 +206,11 @@ impl Broker {
 
     fn next_deadline(&self) -> Option<Duration> {
         let idle = self.idle_since.zip(self.idle_timeout).map(|(since, timeout)| since + timeout);
-        let others = [self.gatherings.next_deadline(), self.pings.next_deadline()];
+        let others = [
+            self.gatherings.next_deadline(),
+            self.pings.next_deadline(),
+            self.streams.next_deadline(),
+        ];
         [idle, self.cm.next_deadline()].into_iter().chain(others).flatten().min()
     }
 
@@ -217,6 +233,8 @@ impl Broker {
             (FILE, id) => self.handle_file(id, event),
             (ORPHAN, pid) => self.orphan_ended(pid),
             (PING, number) => self.ping_error(number),
+            (STREAM, number) => self.stream_event(number),
+            (LISTENER_TCP, port) => self.take_calls(port as u16),
             (kind, _) => debug_assert!(false, "token of kind {kind}"),
         }
         Ok(ControlFlow::Continue(()))

@@ -44,11 +44,15 @@ impl Refusal {
     }
 }
 
-/// Whether a request only reads, and changes nothing.
+/// Whether a request only reads, or tells what root alone can know, so that it may come from root.
 fn is_harmless(request: &Request) -> bool {
     matches!(
         request,
-        Request::Status { .. } | Request::GetTable | Request::Ping | Request::Watch { .. }
+        Request::Status { .. }
+            | Request::GetTable
+            | Request::Ping
+            | Request::Watch { .. }
+            | Request::Lacp { .. }
     )
 }
 
@@ -125,6 +129,10 @@ impl Broker {
         match request {
             Request::OpenLane { slot } => self.open_lane(id, slot),
             Request::OpenChannel { slot, to } => self.open_channel(id, slot, to),
+            Request::AcceptStreams { slot, port } => self.accept_streams(id, slot, port),
+            Request::OpenStream { slot, ends, port, opening } => {
+                self.open_stream(id, slot, ends, port, &opening)
+            }
             Request::CloseLane { slot } => self.close_lane(id, slot),
             Request::Resume { slots } => {
                 if self.resume(id, &slots) {
@@ -161,6 +169,7 @@ impl Broker {
                 reply(Reply::Table(Box::new(self.host.table().clone())))
             }
             Request::Path { selector, up } => self.set_path(&selector, up),
+            Request::Lacp { ports } => self.set_lacp(id, ports),
             Request::ReloadConfig => self.reload_config(),
             Request::SetRule { scope, settings } => {
                 let answer = self.set_rule(scope, settings.as_ref());

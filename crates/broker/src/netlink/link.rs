@@ -3,13 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::attributes::{Reader, attributes, text};
+use super::bond::{BondData, SlaveData};
 use super::{Request, attribute};
 
 /// Leave statistics out, because they are the largest part of a link message.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
+const IFLA_INFO_SLAVE_DATA: u16 = 5;
 const IFLA_LINK_NETNSID: u16 = 37;
 
 /// Kinds of masters whose ports can't be used separately. The ports of a VRF can.
@@ -30,6 +33,10 @@ pub(crate) struct LinkMessage {
     pub(crate) kind: String,
     /// The index of the bridge, bond or VRF that it is a port of; 0 if there is none.
     pub(crate) master: u32,
+    /// What is told of it as a bond or team.
+    pub(crate) bond: Option<BondData>,
+    /// What is told of it as the port of a bond or team.
+    pub(crate) slave: Option<SlaveData>,
     /// Whether the interface below it or joined to it (`IFLA_LINK`) is in this network namespace.
     pub(crate) joined_here: bool,
 }
@@ -75,6 +82,8 @@ pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
         enslaved: false,
         kind: String::new(),
         master: 0,
+        bond: None,
+        slave: None,
         joined_here: false,
     };
     let (mut joined, mut elsewhere) = (false, false);
@@ -88,11 +97,24 @@ pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
             libc::IFLA_LINK => joined = Reader(value).u32(0)? != 0,
             IFLA_LINK_NETNSID => elsewhere = true,
             libc::IFLA_LINKINFO => {
-                let own = attributes(value, 0).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                link.kind = own.map(|(_, value)| text(value)).unwrap_or_default();
-                link.enslaved = attributes(value, 0).any(|(kind, value)| {
-                    kind == IFLA_INFO_SLAVE_KIND && BUNDLES.contains(&text(value).as_str())
-                });
+                let part = |wanted| {
+                    attributes(value, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+                };
+                link.kind = part(IFLA_INFO_KIND).map(text).unwrap_or_default();
+                link.bond = match link.kind.as_str() {
+                    "bond" => Some(BondData::parse(part(IFLA_INFO_DATA).unwrap_or_default())),
+                    "team" => Some(BondData::default()),
+                    _ => None,
+                };
+                let below = part(IFLA_INFO_SLAVE_KIND).map(text).unwrap_or_default();
+                link.enslaved = BUNDLES.contains(&below.as_str());
+                link.slave = match below.as_str() {
+                    "bond" => {
+                        Some(SlaveData::parse(part(IFLA_INFO_SLAVE_DATA).unwrap_or_default()))
+                    }
+                    "team" => Some(SlaveData::default()),
+                    _ => None,
+                };
             }
             _ => {}
         }
@@ -167,6 +189,32 @@ mod tests {
     #[test]
     fn a_port_of_a_bridge_is_enslaved() {
         assert!(parse_link(&link(0, b"bridge\0")).unwrap().enslaved);
+    }
+
+    #[test]
+    fn a_bond_and_its_ports_are_known() {
+        let of = |parts: &[(u16, &[u8])]| {
+            let mut body = link(0, b"");
+            let mut info = Vec::new();
+            parts.iter().for_each(|(kind, value)| attribute(&mut info, *kind, value));
+            attribute(&mut body, libc::IFLA_LINKINFO, &info);
+            parse_link(&body).unwrap()
+        };
+        let mut data = Vec::new();
+        attribute(&mut data, 1, &[4]);
+        let bond = of(&[(IFLA_INFO_KIND, b"bond\0"), (IFLA_INFO_DATA, &data)]);
+        assert_eq!((bond.bond.unwrap().mode, bond.slave, bond.enslaved), (Some(4), None, false));
+        let team = of(&[(IFLA_INFO_KIND, b"team\0")]);
+        assert_eq!(team.bond.unwrap().mode, None);
+        let veth_in_bond = [
+            (IFLA_INFO_KIND, &b"veth\0"[..]),
+            (IFLA_INFO_SLAVE_KIND, b"bond\0"),
+            (IFLA_INFO_SLAVE_DATA, &[]),
+        ];
+        let slave = of(&veth_in_bond);
+        assert_eq!((slave.bond, slave.enslaved), (None, true));
+        assert_eq!(slave.slave, Some(SlaveData::default()));
+        assert_eq!(of(&[(IFLA_INFO_SLAVE_KIND, b"bridge\0")]).slave, None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Attributes of newer kernels are skipped, whereas a complete parser would have to know them.
 
 mod attributes;
+mod bond;
 mod link;
 mod route;
 
@@ -13,6 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use attributes::{Reader, attribute};
+pub(crate) use bond::BondData;
+#[cfg(test)]
+pub(crate) use bond::SlaveData;
 pub(crate) use link::{AddressMessage, LinkMessage};
 pub(crate) use route::{RouteAnswer, RouteQuestion};
 

@@ -1,10 +1,11 @@
-//! The speed of an interface, by ethtool's ioctl.
+//! The speed and duplex of an interface, by ethtool's ioctl.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSET: u32 = 1;
+const DUPLEX_HALF: u8 = 0;
 
 /// `struct ethtool_cmd` of linux/ethtool.h. It is deprecated there, but works for every driver and
 /// has a fixed size.
@@ -31,6 +32,11 @@ struct EthtoolCmd {
 
 /// The speed in Mbit/s, if the driver reports one. `socket` may be any socket of the namespace.
 pub(crate) fn speed_mbps(socket: BorrowedFd<'_>, interface: &str) -> Option<u32> {
+    settings(socket, interface).map(|(speed, _)| speed)
+}
+
+/// The speed in Mbit/s, and whether the link is full duplex, which it is if the driver does not say.
+pub(crate) fn settings(socket: BorrowedFd<'_>, interface: &str) -> Option<(u32, bool)> {
     // SAFETY: both are plain data, for which all zeroes is a valid value.
     let (mut command, mut request) = unsafe {
         (
@@ -52,5 +58,6 @@ pub(crate) fn speed_mbps(socket: BorrowedFd<'_>, interface: &str) -> Option<u32>
     }
     let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
     // This is SPEED_UNKNOWN, also in the 16-bit form of old drivers.
-    (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
+    let full = command.duplex != DUPLEX_HALF;
+    (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some((speed, full))
 }

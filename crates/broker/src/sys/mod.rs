@@ -3,7 +3,9 @@
 pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod netlink;
+pub(crate) mod packet;
 pub(crate) mod process;
+pub(crate) mod tcp;
 pub(crate) mod udp;
 
 use std::io;

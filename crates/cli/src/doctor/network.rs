@@ -23,6 +23,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         let ports: Vec<&Port> = device.interfaces(table).collect();
         findings.push(describe(&device, &ports));
         findings.extend(judge_ports(&device.name, &ports));
+        findings.extend(ports.iter().filter_map(|port| judge_bond(port)));
         if device.kind.multipath {
             findings.extend(judge_members(&ports));
             findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
@@ -45,6 +46,19 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Warns of a bond of the kernel's that sends everything to a peer by one of its ports.
+fn judge_bond(port: &Port) -> Option<Finding> {
+    let bond = port.bond.filter(|bond| bond.has_one_link_per_peer())?;
+    let (name, policy) = (&port.name, bond.hash_policy_name().unwrap_or_default());
+    Some(Finding::warning(
+        format!(
+            "{name} has xmit_hash_policy {policy}: all RDMA to a peer leaves by one of its ports, whatever \
+             the number of queue pairs"
+        ),
+        format!("as root: ip link set {name} type bond xmit_hash_policy layer3+4"),
+    ))
 }
 
 fn describe(device: &DeviceSpec, ports: &[&Port]) -> Finding {
@@ -196,6 +210,20 @@ mod tests {
 
     fn levels(findings: &[Finding]) -> Vec<Level> {
         findings.iter().map(|finding| finding.level).collect()
+    }
+
+    #[test]
+    fn a_bond_that_does_not_look_at_ports_is_a_warning_with_its_cure() {
+        use polypath_topology::KernelBond;
+        let judge = |xmit_hash_policy| {
+            let bond = Some(KernelBond { mode: Some(4), xmit_hash_policy });
+            judge_bond(&Port { bond, ..Port::ethernet(2, "bond0") })
+        };
+        let found = judge(0).unwrap();
+        assert!(found.what.contains("bond0 has xmit_hash_policy layer2:"), "{found:?}");
+        assert!(found.cure.ends_with("bond0 type bond xmit_hash_policy layer3+4"), "{found:?}");
+        assert_eq!(judge(1), None);
+        assert_eq!(judge_bond(&Port::ethernet(2, "eth0")), None);
     }
 
     #[test]

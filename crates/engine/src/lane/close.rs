@@ -39,6 +39,9 @@ impl Lane {
         if let Some(exchange) = &self.exchange {
             exchange.close();
         }
+        if let Some(streams) = &self.streams {
+            streams.close();
+        }
     }
 
     /// Whether the engine has closed the lane, which then accepts no queue pair. Call this inside

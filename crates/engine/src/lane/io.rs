@@ -21,6 +21,7 @@ use crate::lane::journal::Journal;
 use crate::lane::path_book::PathBook;
 use crate::lane::send_errors::{SendErrors, Way};
 use crate::media::local::Exchange;
+use crate::media::tcp::Streams;
 use crate::media::{Flow, FlowError, FlowFault, Senders};
 use crate::memory::Segment;
 
@@ -64,6 +65,8 @@ pub(crate) struct LaneIo {
     pub(crate) sender: Senders,
     /// Shared memory with other lanes, if it is used.
     pub(crate) exchange: Option<Arc<Exchange>>,
+    /// TCP streams to other lanes, if they are used.
+    pub(crate) streams: Option<Arc<Streams>>,
     pub(crate) counters: LaneCounters,
     /// Counters of dropped packets, by reason.
     pub(crate) drops: LaneDrops,
@@ -101,6 +104,7 @@ impl LaneIo {
             now: Duration::ZERO,
             sender,
             exchange: None,
+            streams: None,
             counters: LaneCounters::default(),
             drops: LaneDrops::default(),
             ended: QpCounters::default(),

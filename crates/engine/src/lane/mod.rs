@@ -26,6 +26,7 @@ mod receive;
 mod round;
 pub(crate) mod send_errors;
 mod sleeper;
+pub(crate) mod streams;
 mod waker;
 
 use std::os::fd::RawFd;
@@ -44,6 +45,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::error::os_error;
 use crate::media::local::{Channel, Exchange};
+use crate::media::tcp::Streams;
 use crate::media::{Receivers, Senders, Wrappers};
 use crate::notify::lock;
 
@@ -88,6 +90,8 @@ pub(crate) struct News<'a> {
     pub(crate) usage: Usage,
     /// Whether a new lane can have paths through shared memory.
     pub(crate) local: bool,
+    /// The port of the TCP streams that a new lane can have paths over; `None`: it has none.
+    pub(crate) tcp: Option<u16>,
 }
 
 /// A lane.
@@ -103,6 +107,9 @@ pub(crate) struct Lane {
     sleeper: Sleeper,
     /// Shared memory with other lanes, if it is used.
     exchange: Option<Arc<Exchange>>,
+    /// TCP streams to other lanes, and the port for them, if they are used.
+    streams: Option<Arc<Streams>>,
+    tcp_port: Option<u16>,
     /// Ends the lane once, after a panic left its state inconsistent.
     ended: Once,
     /// Whether the engine has closed the lane.
@@ -119,16 +126,19 @@ impl Lane {
         wrappers: &Wrappers,
         news: &News<'_>,
     ) -> Result<Arc<Self>> {
-        let News { table, selection, usage, local } = news;
+        let News { table, selection, usage, local, tcp } = news;
         // Only an mp device has several paths.
         let devices = polypath_topology::devices(table, selection);
         let multipath = devices.iter().any(|device| device.kind.multipath);
         let local = *local && multipath;
         let local =
             local.then(crate::media::local::halves).transpose().map_err(|e| os_error(&e))?;
-        let (halves, exchange) = local.unzip();
-        let media =
-            crate::media::start(opened.socket, wrappers, index, clock::now(), table, halves);
+        let (local, exchange) = local.unzip();
+        let tcp_port = tcp.filter(|_| multipath);
+        let tcp = tcp_port.map(|_| crate::media::tcp::halves());
+        let (tcp, streams) = tcp.transpose().map_err(|e| os_error(&e))?.unzip();
+        let more = local.into_iter().chain(tcp);
+        let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table, more);
         let (senders, receivers) = media.map_err(|e| os_error(&e))?;
         let mut seed = [0; 16];
         let mut instance = [0; 8];
@@ -136,13 +146,15 @@ impl Lane {
             Error::new(libc::EIO, format!("the system gives no random numbers: {e}"))
         })?;
         let identity = LaneIdentity { instance: u64::from_ne_bytes(instance), slot: opened.slot };
-        let settings = crate::path_settings::settings(opened.receive_buffer, exchange.is_some());
+        let kinds = (exchange.is_some(), streams.is_some());
+        let settings = crate::path_settings::settings(opened.receive_buffer, kinds);
         let mut paths = PathManager::new(settings, identity, seed);
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
         paths.set_usage(clock::now(), usage);
         let mut io = LaneIo::new(senders);
         io.exchange.clone_from(&exchange);
+        io.streams.clone_from(&streams);
         io.learn_interfaces(table);
         let socket = receivers.wait_on();
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
@@ -157,6 +169,8 @@ impl Lane {
             ended: Once::new(),
             closed: AtomicBool::new(false),
             exchange,
+            streams,
+            tcp_port,
             thread: Mutex::default(),
         });
         let own = lane.clone();
@@ -406,7 +420,7 @@ impl Lane {
 
     /// Handles a change of links or addresses, or of how paths are used.
     pub(crate) fn learn(&self, news: &News<'_>) {
-        let News { table, selection, usage, local: _ } = news;
+        let News { table, selection, usage, local: _, tcp: _ } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
         if self.has_failed() {
@@ -469,6 +483,8 @@ impl Lane {
             ended: Once::new(),
             closed: AtomicBool::new(false),
             exchange: None,
+            streams: None,
+            tcp_port: None,
             thread: Mutex::default(),
         }))
     }

@@ -16,6 +16,12 @@ impl LaneIo {
             exchange.want(slot);
             self.journal.call();
         }
+        if let PathEvent::StreamWanted { ends } = *event
+            && let Some(streams) = &self.streams
+        {
+            streams.want(ends);
+            self.journal.call();
+        }
         let name = |path| self.name_of(paths, path);
         let remote = |peer: PeerId| {
             let unknown = std::net::Ipv4Addr::UNSPECIFIED.into();
@@ -50,6 +56,7 @@ impl LaneIo {
             | PathEvent::WindowOpened { .. }
             | PathEvent::PathHeard { .. }
             | PathEvent::ChannelWanted { .. }
+            | PathEvent::StreamWanted { .. }
             | PathEvent::Overflow => return,
         };
         self.note(event);
@@ -96,7 +103,7 @@ impl LaneIo {
     pub(super) fn path_name(&self, address: &PathAddress) -> PathName {
         let PathAddress { local, remote, ifindex, kind, .. } = *address;
         let interface = match kind {
-            PathKind::Udp => self.interface(ifindex),
+            PathKind::Udp | PathKind::Tcp { .. } => self.interface(ifindex),
             PathKind::Local { .. } => InterfaceName::new(polypath_topology::LOCAL),
         };
         PathName { local, remote, interface }

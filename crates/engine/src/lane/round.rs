@@ -62,6 +62,9 @@ impl State {
         if self.io.exchange.is_some() {
             self.note_channels_over();
         }
+        if self.io.streams.is_some() {
+            self.note_streams_over();
+        }
         let due = self.core.handle_timeouts(&mut self.io);
         self.io.deferrals.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
@@ -96,6 +99,15 @@ impl State {
         for slot in exchange.take_over() {
             let now = self.core.now();
             self.core.paths_mut().set_channel(now, slot, false);
+        }
+    }
+
+    /// Gives up paths whose stream is over.
+    fn note_streams_over(&mut self) {
+        let Some(streams) = &self.io.streams else { return };
+        for ends in streams.take_over() {
+            let now = self.core.now();
+            self.core.paths_mut().set_stream(now, ends, false);
         }
     }
 

@@ -21,6 +21,7 @@ mod pair;
 mod payload;
 mod received;
 mod start;
+pub(crate) mod tcp;
 #[cfg(test)]
 mod toy;
 mod trace;

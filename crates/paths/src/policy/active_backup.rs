@@ -21,17 +21,19 @@ pub(super) fn choose(set: &PathSet<'_>) -> Choice {
             PathState::Suspect if !set.is_outage() => 1,
             _ => return None,
         };
-        let preferred = (!set.is_local(path), !set.is_primary(path));
+        let preferred = (set.is_tcp(path), !set.is_local(path), !set.is_primary(path));
         Some((state, preferred, path != main, path != set.own(), path))
     };
-    let best = set.members().filter_map(rank).min();
-    let Some((best_state, (_, not_primary), .., best)) = best else { return Choice::NoPath };
-    let stays = !set.is_outage() && set.members().any(|path| path == main) && rank(main).is_some();
+    let best = set.all_members().filter_map(rank).min();
+    let Some((best_state, (.., not_primary), .., best)) = best else { return Choice::NoPath };
+    let stays =
+        !set.is_outage() && set.all_members().any(|path| path == main) && rank(main).is_some();
     if !stays {
         return Choice::Move(best);
     }
-    // Nothing that the settings say of interfaces speaks against shared memory.
-    if best_state == 0 && set.is_local(best) && !set.is_local(main) {
+    // Nothing that the settings say of interfaces speaks against shared memory, or for TCP.
+    let better = set.is_local(best) && !set.is_local(main) || !set.is_tcp(best) && set.is_tcp(main);
+    if best_state == 0 && better {
         return Choice::Prefer(best);
     }
     let back = best != main

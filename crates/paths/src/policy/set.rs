@@ -27,8 +27,25 @@ pub struct PathSet<'a> {
 }
 
 impl<'a> PathSet<'a> {
-    /// The paths, in the order of their numbers, whatever their states.
+    /// The paths, in the order of their numbers, whatever their states. Those over TCP are left out while
+    /// another one is up: they are for networks in which nothing else passes.
     pub fn members(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
+        let paths = self.paths;
+        let hides = self.hides_tcp();
+        self.all_members().filter(move |p| !hides || !is_tcp(paths, *p))
+    }
+
+    /// Whether paths over TCP stand back for another one that is up.
+    #[inline]
+    fn hides_tcp(&self) -> bool {
+        let of_association = self.association.and_then(|a| self.associations.get(a));
+        let up = |p: &PathId| self.paths.get(*p).is_some_and(|p| p.state == PathState::Up);
+        of_association.is_some_and(|a| a.has_tcp)
+            && self.all_members().any(|p| up(&p) && !is_tcp(self.paths, p))
+    }
+
+    /// The paths with those over TCP.
+    pub(crate) fn all_members(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let of_association = self.association.and_then(|a| self.associations.get(a));
         let alone = self.association.is_none().then_some(self.own);
         of_association.into_iter().flat_map(|a| a.paths().map(|(_, path)| path)).chain(alone)
@@ -116,7 +133,7 @@ impl<'a> PathSet<'a> {
     pub fn is_primary(&self, path: PathId) -> bool {
         let Some(p) = self.paths.get(path) else { return false };
         match self.config.primary {
-            _ if self.is_local(path) => false,
+            _ if self.is_local(path) || self.is_tcp(path) => false,
             Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
             Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
             None => false,
@@ -127,6 +144,11 @@ impl<'a> PathSet<'a> {
     pub fn is_local(&self, path: PathId) -> bool {
         let kind = self.paths.get(path).map(|p| p.address.kind);
         matches!(kind, Some(PathKind::Local { .. }))
+    }
+
+    /// Whether a path is a TCP stream. All others are preferred to it.
+    pub fn is_tcp(&self, path: PathId) -> bool {
+        is_tcp(self.paths, path)
     }
 
     /// The cost of the interface that a path leaves by; 0 for shared memory.
@@ -170,4 +192,8 @@ impl<'a> PathSet<'a> {
             || (self.paths.get(path).is_some_and(Path::usable)
                 && self.members().any(|member| member == path))
     }
+}
+
+fn is_tcp(paths: &Slab<PathId, Path>, path: PathId) -> bool {
+    paths.get(path).is_some_and(|p| p.address.kind.is_tcp())
 }

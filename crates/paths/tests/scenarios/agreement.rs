@@ -114,8 +114,13 @@ fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
     let peer = net.hosts[1].paths.attach(now, theirs, mine, ip(0, 1), ip(0, 0), options());
     net.hosts[1].peer = peer.ok();
     net.run(100 * MS);
-    let abilities =
-        PeerAbilities { reach: 16 << 20, joins_reads: true, echoes_marks: true, local: false };
+    let abilities = PeerAbilities {
+        reach: 16 << 20,
+        joins_reads: true,
+        echoes_marks: true,
+        local: false,
+        tcp: false,
+    };
     assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine, abilities }));
     assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs, abilities }));
     net.assert_same_paths();

@@ -8,6 +8,7 @@ mod liveness;
 mod local;
 mod net;
 mod ports;
+mod tcp;
 
 use net::{MS, Net};
 use polypath_paths::{PathEvent, Reason};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polypath_paths::{
     Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathKind, PathManager,
-    PathOptions, PathState, PathStatus, PathTag, PeerId, Refused,
+    PathOptions, PathState, PathStatus, PathTag, PeerId, Refused, StreamEnds,
 };
 use polypath_wire::packet::Packet;
 
@@ -113,6 +113,10 @@ pub(crate) struct Net {
     pub(crate) links: Vec<Link>,
     /// The memory that both hosts share, if they are one.
     pub(crate) memory: Link,
+    /// What TCP streams run over; nothing passes while it is cut, and no new one is made.
+    pub(crate) tcp: Link,
+    /// Whether a firewall drops all UDP.
+    pub(crate) udp_blocked: bool,
     pub(crate) hosts: [Host; 2],
     flying: BTreeMap<(Duration, u64), Flying>,
     sequence: u64,
@@ -185,6 +189,8 @@ impl Net {
         Self {
             now: MS,
             rng,
+            tcp: Link { jitter: Duration::ZERO, ..link.clone() },
+            udp_blocked: false,
             memory: Link { delay: US, jitter: US, ..link.clone() },
             links: vec![link; links],
             hosts,
@@ -447,7 +453,24 @@ impl Net {
                     h.fence.insert(tag.id, tag.generation);
                 }
             }
+            PathEvent::StreamWanted { ends } => self.connect_stream(host, ends),
             _ => {}
+        }
+    }
+
+    /// What lanes and brokers do when a stream is wanted, in no time.
+    fn connect_stream(&mut self, host: usize, ends: StreamEnds) {
+        if self.tcp.cut[host] {
+            return;
+        }
+        let Some(opening) = self.hosts[host].paths.stream_opening(self.now, ends) else { return };
+        let StreamEnds { local, remote, .. } = ends;
+        let theirs = StreamEnds { local: remote, remote: local, slot: host as u8 + 1 };
+        let other = &mut self.hosts[1 - host].paths;
+        if other.accept_stream(self.now, theirs, &opening) {
+            other.set_stream(self.now, theirs, true);
+            self.hosts[host].paths.set_stream(self.now, ends, true);
+            self.flush(1 - host);
         }
     }
 
@@ -465,6 +488,15 @@ impl Net {
             let kind = PathKind::Local { slot: from as u8 + 1 };
             let memory = self.memory.clone();
             return self.fly(from, &memory, Flying { to: 1 - from, src, dst, kind, wire });
+        }
+        if let PathKind::Tcp { slot } = kind {
+            assert_eq!(usize::from(slot), 2 - from, "the other lane's slot");
+            let kind = PathKind::Tcp { slot: from as u8 + 1 };
+            let tcp = self.tcp.clone();
+            return self.fly(from, &tcp, Flying { to: 1 - from, src, dst, kind, wire });
+        }
+        if self.udp_blocked {
+            return;
         }
         // The n-th address of each host is on the n-th link.
         let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
