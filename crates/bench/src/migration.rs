@@ -94,7 +94,7 @@ fn cuts(failure: Failure) -> Result<Vec<f64>, Error> {
         blackouts_ms.push(longest_gap(&samples, from, begin + AWAY).as_secs_f64() * 1e3);
     }
     for program in [server, client] {
-        program.signal(libc::SIGINT);
+        program.signal(libc::SIGTERM);
         program.finish(LIMIT)?;
     }
     Ok(blackouts_ms)

@@ -25,14 +25,21 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
-        let mut p = plain(Setup { paths: 2, timeout: TIMEOUT, ..Setup::default() });
-        for side in 0..2 {
-            load_with(&mut p, side, 1, TIMEOUT);
-        }
-        p.run_for(MS);
-        assert_eq!(states(&p), [MigState::Armed; 2]);
+    /// Nothing is loaded yet.
+    fn plain() -> Self {
+        let p = plain(Setup { paths: 2, timeout: TIMEOUT, ..Setup::default() });
         Self { p, seen: [0; 2], passed: HashSet::new() }
+    }
+
+    /// Both ends are ARMED.
+    fn new() -> Self {
+        let mut w = Self::plain();
+        for side in 0..2 {
+            load_with(&mut w.p, side, 1, TIMEOUT);
+        }
+        w.p.run_for(MS);
+        assert_eq!(states(&w.p), [MigState::Armed; 2]);
+        w
     }
 
     fn run(&mut self, time: Duration, step: Duration) {
@@ -116,6 +123,46 @@ fn no_loss_of_a_few_packets_leaves_the_ends_on_different_paths() {
         }
     }
     assert_eq!(passed.len(), 9, "all pairs of states: {passed:?}");
+}
+
+/// Each of the first packets is lost or not; one end, or each, migrates as soon as it is ARMED, when the other may
+/// not be so yet, and its old path is gone from then on.
+#[test]
+fn no_loss_of_a_few_packets_matters_to_who_migrates_as_soon_as_it_can() {
+    const PACKETS: u32 = 7;
+    for begins in 0..2 {
+        for who in 1..4 {
+            for lost in 0..1_u32 << PACKETS {
+                let mut w = World::plain();
+                let mut n = 0;
+                w.p.filter = Some(Box::new(move |_, _| {
+                    n += 1;
+                    n > PACKETS || lost >> (n - 1) & 1 == 0
+                }));
+                for side in [begins, 1 - begins] {
+                    w.p.nodes[side].post(0, ADD, 0, 8);
+                    load_with(&mut w.p, side, 1, TIMEOUT);
+                }
+                let mut migrated = 0;
+                for _ in 0..1000 {
+                    for side in 0..2 {
+                        let is_armed = states(&w.p)[side] == MigState::Armed;
+                        if who & !migrated & 1 << side != 0 && is_armed {
+                            w.migrate(side);
+                            migrated |= 1 << side;
+                            w.p.links[0].cut = [true; 2];
+                        }
+                    }
+                    w.run(US * 50, US * 10);
+                }
+                w.p.links[0].cut = [false; 2];
+                w.expect_together(
+                    [1; 2],
+                    &format!("{begins} begins, {who} migrates, lost {lost:#b}"),
+                );
+            }
+        }
+    }
 }
 
 /// Links that lose, delay and overtake, and fall silent for a while, and programs that migrate now and then.
