@@ -114,7 +114,7 @@ local f = {
     to = ProtoField.uint32("polypath.association.receiver", "Association at receiver", base.HEX),
     window = ProtoField.uint32("polypath.window", "Receive buffer"),
     capabilities = ProtoField.uint32("polypath.capabilities", "Capabilities", base.HEX),
-    path_kind = ProtoField.uint8("polypath.path_kind", "Kind", base.DEC, { [0] = "UDP", [1] = "shared memory" }, 0xf0),
+    path_kind = ProtoField.uint8("polypath.path_kind", "Kind", base.DEC, { [0] = "UDP", [1] = "shared memory", [2] = "TCP" }, 0xf0),
     reach = ProtoField.uint32("polypath.reach", "Reach (2^n bytes)", base.DEC, nil, 0x1f00),
     ports = ProtoField.uint32("polypath.ports", "Source ports wanted, less one", base.DEC, nil, 0x70000),
     addresses_version = ProtoField.uint32("polypath.addresses_version", "Version of address list"),

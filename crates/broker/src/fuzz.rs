@@ -7,6 +7,8 @@ use polypath_cm::{ClientId, Cm, CmConfig, Device, Environment, FileId, Route, Ro
 use polypath_ipc::message::{self, Push, Reply, Request};
 use polypath_topology::{PathSelector, Selection};
 
+use crate::streams::{FIXED, Preamble, preamble};
+
 /// A host with one device at 10.0.0.1 and a route to everywhere.
 struct OneDevice;
 
@@ -46,6 +48,29 @@ impl Environment for OneDevice {
     }
 
     fn multicast_leave(&mut self, _: ClientId, _: u32, _: IpAddr) {}
+}
+
+/// Takes a preamble from what a stranger sends, in pieces. Returns how many bytes belong to it.
+pub fn fuzz_preamble(bytes: &[u8], piece: usize) -> usize {
+    let (mut got, mut at) = (Preamble::new(), 0);
+    while at < bytes.len() {
+        match got.read() {
+            Ok(None) => {}
+            Ok(Some(called)) => {
+                let again = preamble(called.slot, called.by, &called.opening);
+                assert_eq!(again.as_deref(), Some(&bytes[..at]), "it is as long as it says");
+                break;
+            }
+            Err(_) => break,
+        }
+        let room = got.room();
+        assert!(!room.is_empty() && at < FIXED + message::OPENING_MAX);
+        let len = room.len().min(bytes.len() - at).min(piece.max(1));
+        room[..len].copy_from_slice(&bytes[at..at + len]);
+        got.arrived(len);
+        at += len;
+    }
+    at
 }
 
 /// Handles a datagram as if a client had sent it: decodes it as every type of message, and lets the

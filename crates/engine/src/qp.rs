@@ -318,6 +318,7 @@ impl QueuePair for Qp {
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let address = self.check_attributes(attr, mask)?;
+        let attr = &mut attr.clone();
         let alternate = self.resolve_alternate(attr, mask)?;
         let connected = self.qp_type != QpType::Ud;
         let stops = matches!(attr.state, QpState::Err | QpState::Reset);

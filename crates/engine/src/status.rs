@@ -219,7 +219,8 @@ impl PathCopy {
             source_port: self.source_port,
             state: match path.state {
                 _ if peer.active == Some(path.path) => "active".to_owned(),
-                PathState::Up if peer.spreads => "active".to_owned(),
+                // A path over TCP stands by for the others.
+                PathState::Up if peer.spreads && !path.address.kind.is_tcp() => "active".to_owned(),
                 PathState::Up => "standby".to_owned(),
                 other => other.to_string(),
             },

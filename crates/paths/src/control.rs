@@ -300,7 +300,9 @@ impl PathManager {
             a.has_tcp = has_tcp;
         }
         self.paths_changed(index);
-        self.stream_paths_changed(None);
+        if has_tcp {
+            self.members(index).into_iter().for_each(|path| self.await_stream(path));
+        }
         self.timers.no_later(Timer::Association(index), self.clock.now());
     }
 

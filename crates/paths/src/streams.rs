@@ -122,7 +122,7 @@ impl PathManager {
     }
 
     /// Sets the time at which a stream for a path is asked for, if it has none.
-    fn await_stream(&mut self, path: PathId) {
+    pub(crate) fn await_stream(&mut self, path: PathId) {
         let Some(ends) = self.paths.get(path).and_then(|p| StreamEnds::of(&p.address)) else {
             return;
         };
