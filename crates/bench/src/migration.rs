@@ -93,8 +93,8 @@ fn cuts(failure: Failure) -> Result<Vec<f64>, Error> {
         let from = begin - Duration::from_millis(2);
         blackouts_ms.push(longest_gap(&samples, from, begin + AWAY).as_secs_f64() * 1e3);
     }
-    for program in [client, server] {
-        program.signal(libc::SIGINT);
+    for program in [server, client] {
+        program.signal(libc::SIGTERM);
         program.finish(LIMIT)?;
     }
     Ok(blackouts_ms)

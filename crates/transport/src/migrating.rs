@@ -183,7 +183,8 @@ impl QueuePair {
                 }
                 return false;
             }
-            Step::Arm if sends && !core.proves() => {
+            // What came by the alternate path as well proves that it works: it is the primary one.
+            Step::Arm if sends && (by.alternate || !core.proves()) => {
                 core.attr.path_mig_state = MigState::Armed;
                 // The peer may still wait for such a packet of ours.
                 core.migration.begin();
