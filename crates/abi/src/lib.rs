@@ -45,6 +45,7 @@ mod guard;
 mod identity;
 mod import;
 mod interpose;
+mod lag;
 mod layout;
 mod leave;
 mod lock;
@@ -69,3 +70,4 @@ mod xrc;
 
 #[cfg(test)]
 mod double;
+mod enable_apm;

@@ -1,9 +1,12 @@
 //! Unmodified programs migrate between plain RoCE paths (automatic path migration), because the connection
 //! managers of both ends agree on an alternate path, load it, and renew it after each migration.
 
+use std::path::Path;
 use std::time::Duration;
 
-use polypath_e2e::{Direction, End, Error, Host, Lab, PATIENT, Running, share, until};
+use polypath_e2e::{
+    Direction, End, Error, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
+};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -172,6 +175,90 @@ fn programs_go_on_when_an_address_is_removed() -> Result<(), Error> {
         let hit = |lab: &Lab, round: usize, link| lab.host(round / 2).remove_addresses(link);
         let mend = |lab: &Lab, round: usize, link| lab.host(round / 2).add_addresses(link);
         survive(words, "roce2", Which::All, 4, hit, mend)?;
+    }
+    Ok(())
+}
+
+/// A program of its own asks for migration in each of the ways that there are, right and wrong ones.
+#[test]
+fn each_way_to_ask_for_migration_works() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/options.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    for how in ["id", "ib", "function", "path"] {
+        let lab = Lab::new()?;
+        let addresses = [0, 1].map(|host| [0, 1].map(|link| lab.host(host).ipv4(link)));
+        let run = |host: usize, words: &[&str]| {
+            let words = [&[program.as_str()], words].concat();
+            lab.host(host).verbs(words).device(Some("roce2")).spawn()
+        };
+        let server = run(0, &["-s", &addresses[0][0]])?;
+        lab.host(0).wait_cm_listen(&server, 7172, LIMIT)?;
+        let client = run(1, &["-c", &addresses[0][0], how, &addresses[1][1], &addresses[0][1]])?;
+        let client = client.finish(LIMIT)?.expect_success()?.text();
+        assert!(client.contains("armed, alternate port 2"), "{how}: {client}");
+        let server = server.finish(LIMIT)?.expect_success()?.text();
+        assert!(server.contains("options: done"), "{how}: {server}");
+    }
+    Ok(())
+}
+
+/// Wireshark's names of what is looked at, one line for each packet.
+fn decode(host: &Host, file: &str, fields: &[&str]) -> Result<Vec<String>, Error> {
+    let mut words = vec!["tshark", "-r", file, "-T", "fields", "-E", "separator=,"];
+    words.extend(fields.iter().flat_map(|field| ["-e", field]));
+    let finished = host.program(words).spawn()?.finish(LIMIT)?.expect_success()?;
+    let lines = finished.lines.into_iter().map(|line| line.text);
+    // Other lines say that root is running it, or which plugin was found.
+    Ok(lines.filter(|line| line.starts_with("10.") || line.starts_with("0x")).collect())
+}
+
+/// The passive end's second port comes up after the connection: it suggests the address (SAP, SPR), the
+/// active end loads the path (LAP, APR), and when the first link goes down, the traffic takes it. Wireshark
+/// sees it all.
+#[test]
+fn a_port_that_comes_up_at_the_passive_end_is_suggested_loaded_and_used() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let (lab, scratch) = (Lab::new()?, Scratch::new("apm")?);
+    lab.host(0).remove_addresses(1)?;
+    let file = |name: &str| scratch.path(name).to_string_lossy().into_owned();
+    let (messages, traffic) = (file("messages.pcapng"), file("traffic.pcapng"));
+    // Packets for queue pair 1.
+    let filter = "udp dst port 4791 and udp[12:4] & 0x00ffffff = 1";
+    let words = ["dumpcap", "-i", "any", "-f", filter, "-w", &messages];
+    let capture = lab.host(1).program(words).spawn()?;
+    capture.wait_line("File: ", LIMIT)?;
+    let programs = start(&lab, "roce2", RPING)?;
+    wait_work(&lab, &programs)?;
+    lab.host(0).add_addresses(1)?;
+    wait_armed(&lab, &programs, Which::All, 0)?;
+    lab.link_down(0, End::Both)?;
+    wait_all(&lab, &programs, Which::All, 1, |_| true)?;
+    let words = ["dumpcap", "-i", "eth1", "-f", "udp dst port 4791", "-c", "200", "-w", &traffic];
+    lab.host(1).program(words).spawn()?.finish(LIMIT)?.expect_success()?;
+    capture.signal(libc::SIGINT);
+    capture.finish(LIMIT)?;
+
+    let ids = decode(lab.host(1), &messages, &["ip.src", "infiniband.mad.attributeid"])?;
+    let steps = ["10.0.0.1,0x001b", "10.0.0.2,0x001c", "10.0.0.2,0x0019", "10.0.0.1,0x001a"];
+    let mut rest = ids.iter();
+    for step in steps {
+        assert!(rest.any(|line| line == step), "{step} in its place: {ids:?}");
+    }
+    let fields = ["ip.src", "ip.dst", "infiniband.bth.opcode"];
+    let packets = decode(lab.host(1), &traffic, &fields)?;
+    // SENDs, WRITEs, READs and their answers of reliable connections.
+    let data = packets.iter().filter(|line| {
+        let opcode = line.rsplit(',').next().and_then(|number| number.parse().ok());
+        opcode.is_some_and(|opcode: u8| opcode <= 0x16)
+    });
+    for way in ["10.1.0.1,10.1.0.2,", "10.1.0.2,10.1.0.1,"] {
+        assert!(data.clone().any(|line| line.starts_with(way)), "{way}: {packets:?}");
+    }
+    for program in programs {
+        assert!(!program.text().contains("mismatch"), "{}", program.text());
+        program.signal(libc::SIGINT);
+        program.finish(LIMIT)?;
     }
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use polypath_e2e::{
     Artifacts, Direction, End, Error, Finished, Host, Lab, Options, PATIENT, Ring, Running,
-    Scratch, Wiring, share, until,
+    Scratch, Wiring, compile_c, share, until,
 };
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -162,6 +163,38 @@ fn a_wrong_option_ends_the_program_with_what_to_write() -> Result<(), Error> {
         let text = finished.text();
         assert!(finished.expect_success().is_err() && text.contains(says), "{text}");
     }
+    Ok(())
+}
+
+/// A program keeps its queue pair to one member after another, as mlx5dv's functions would.
+#[test]
+fn a_program_chooses_the_member_of_its_queue_pair() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/lag_port.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let device = bond("mode=balance-rr");
+    let server = [program.as_str(), "-s", "7000"];
+    let server = lab.host(0).verbs(server).device(Some(&device)).spawn()?;
+    server.wait_tcp_listen(7000, LIMIT)?;
+    let meet = lab.host(0).ipv4(0);
+    let client = [program.as_str(), "-c", &meet, "7000", "121"];
+    let client = lab.host(1).verbs(client).device(Some(&device)).spawn()?;
+    client.wait_line("modify: Invalid argument", LIMIT)?;
+    client.wait_line("before: Success, set 0", LIMIT)?;
+    for line in ["round 0: kept to 1", "round 1: kept to 2", "round 2: kept to 1"] {
+        client.wait_line(line, LIMIT)?;
+    }
+    // While that member is gone, the other one serves.
+    lab.link_down(0, End::Both)?;
+    client.wait_line("now by 2, set 1", LIMIT)?;
+    lab.link_up(0)?;
+    client.wait_line("now by 1, set 1", LIMIT)?;
+    server.expect_alive()?;
+    client.expect_alive()?;
+    // Devices that are no bond have no members.
+    let lone = lab.host(0).verbs([program.as_str(), "-s", "7001"]).device(Some("mp")).spawn()?;
+    lone.wait_line("modify: Operation not supported", LIMIT)?;
     Ok(())
 }
 

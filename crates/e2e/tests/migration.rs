@@ -157,6 +157,48 @@ fn an_address_that_is_removed_is_left() -> Result<(), Error> {
     Ok(())
 }
 
+/// The example of the "RDMA Aware Networks Programming User Manual": it names another port for the address
+/// vector in use.
+#[test]
+fn the_classic_program_migrates_to_another_port() -> Result<(), Error> {
+    let _share = polypath_e2e::share(BUSY);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/classic.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let meet = lab.host(0).ipv4(0);
+    let run = |host: usize, role: &str| {
+        lab.host(host).verbs([&program, role, &meet]).device(Some("roce2")).spawn()
+    };
+    let server = run(0, "-s")?;
+    lab.host(0).wait_cm_listen(&server, 7471, MARGIN)?;
+    let client = run(1, "-c")?;
+    let limit = MARGIN + MARGIN;
+    let programs = [client.finish(limit), server.finish(limit)];
+    for finished in programs {
+        let text = finished?.expect_success()?.text();
+        for line in ["alternate port: 2", "event: path migrated", "state: MIGRATED, port 2", "done"]
+        {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn each_change_of_the_migration_state_has_the_errno_of_the_table() -> Result<(), Error> {
+    let _share = polypath_e2e::share(BUSY);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/transitions.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    let addresses = [0, 1].map(|link| lab.host(0).ipv4(link));
+    let words = [&program, &addresses[0], &addresses[1]];
+    let finished =
+        lab.host(0).verbs(words).device(Some("roce2")).spawn()?.finish(MARGIN + MARGIN)?;
+    let text = finished.expect_success()?.text();
+    assert!(text.contains(" wrong=0"), "{text}");
+    Ok(())
+}
+
 #[test]
 fn either_program_or_both_may_migrate_as_often_as_they_like() -> Result<(), Error> {
     let _share = polypath_e2e::share(BUSY);

@@ -52,6 +52,7 @@ mod migration;
 mod moderation;
 mod mr;
 mod notify;
+mod other_port;
 mod path_settings;
 mod port;
 mod qp;

@@ -107,6 +107,8 @@ pub(crate) fn choice(mode: Mode) -> PolicyChoice {
         Mode::Balance => (Policy::Balance, None),
         Mode::Redundant => (Policy::Redundant, None),
         Mode::Efficient => (Policy::Efficient, None),
+        // What a program asked for has no word of its own.
+        Mode::Affinity(AffinityRule::Interface(_)) => (Policy::Affinity, None),
         Mode::Affinity(AffinityRule::Hash) => {
             (Policy::Affinity, Some(topology::AffinityRule::Hash))
         }

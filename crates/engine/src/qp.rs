@@ -2,6 +2,7 @@
 
 mod alternate;
 mod frozen;
+mod lag;
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -317,6 +318,7 @@ impl QueuePair for Qp {
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let address = self.check_attributes(attr, mask)?;
+        let attr = &mut attr.clone();
         let alternate = self.resolve_alternate(attr, mask)?;
         let connected = self.qp_type != QpType::Ud;
         let stops = matches!(attr.state, QpState::Err | QpState::Reset);
@@ -453,6 +455,14 @@ impl QueuePair for Qp {
         Ok(())
     }
 
+    fn set_lag_port(&self, port: u8) -> Result<()> {
+        self.keep_to_member(port)
+    }
+
+    fn lag_ports(&self) -> Result<(u8, u8)> {
+        self.members_in_use()
+    }
+
     fn destroy(&self) -> Result<()> {
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return Err(Error::invalid("the queue pair has been destroyed"));
@@ -465,6 +475,7 @@ impl QueuePair for Qp {
                 state.leave(group, index);
             }
             state.core.remove(index, &mut state.io);
+            state.core.paths_mut().keep_to(crate::clock::now(), self.qpn, None);
         });
         self.context.memory.forget_qp(self.qpn);
         for cq in self.send_cq.iter().chain(&self.recv_cq) {

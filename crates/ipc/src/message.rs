@@ -123,6 +123,9 @@ pub enum Scope {
 /// The size of the memory of a channel in bytes: for each direction a page and 1 MiB of packets.
 pub const CHANNEL_BYTES: u64 = 2 * (4 << 10) + 2 * (1 << 20);
 
+/// The largest number of interfaces in a [`Request::Lacp`].
+pub const LACP_PORTS_MAX: usize = 256;
+
 /// The longest packet that a TCP stream may begin with, in bytes.
 pub const OPENING_MAX: usize = 512;
 
@@ -136,9 +139,6 @@ pub struct Ends {
     /// The slot of the other host's lane.
     pub slot: u8,
 }
-
-/// The largest number of interfaces in a [`Request::Lacp`].
-pub const LACP_PORTS_MAX: usize = 256;
 
 /// What a process asks of the broker. Each request but [`StatusReport`](Self::StatusReport) and
 /// [`Events`](Self::Events) has

@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 pub const CRATES: &[&str] =
     &["types", "wire", "telemetry", "transport", "paths", "lane", "cm", "sim"];
 /// Those in the copy for faults of the engine and those around it, beside the cores.
-pub const AROUND: &[&str] = &["topology", "verbs", "config", "ipc", "engine", "broker", "abi"];
+pub const AROUND: &[&str] =
+    &["topology", "verbs", "config", "ipc", "lacp", "engine", "broker", "abi"];
 
 /// Replaces one piece of a file by another.
 #[derive(Clone, Debug, PartialEq, Eq)]

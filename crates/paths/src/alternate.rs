@@ -91,6 +91,11 @@ impl PathManager {
             .map(|peer| Some(self.peers.get(peer?)?.main))
     }
 
+    /// The length of the network prefix of an address of this host, in bits; `None` if it is none of ours.
+    pub fn prefix_len(&self, ip: IpAddr) -> Option<u8> {
+        self.local.list().iter().find(|a| a.ip == ip).map(|a| a.prefix_len)
+    }
+
     /// Whether a path to the peer lives.
     pub fn is_reachable(&self, peer: PeerId) -> bool {
         self.peers.get(peer).is_some_and(|p| p.outage.is_none())

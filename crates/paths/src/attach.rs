@@ -95,7 +95,8 @@ impl PathManager {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
         peer.detours.remove(&qpn);
-        peer.own_policies.set(qpn, self.usage.queue_pairs.get(&qpn.0).copied());
+        let own = self.usage.queue_pairs.get(&qpn.0).or_else(|| self.kept_to.get(&qpn.0));
+        peer.own_policies.set(qpn, own.copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
         let (agreed, tell, tries, notified_at) = (false, false, 0, None);
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);

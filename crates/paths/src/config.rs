@@ -41,6 +41,8 @@ pub enum AffinityRule {
     Hash,
     /// Queue pairs get the paths in turn, in the order in which they first send.
     RoundRobin,
+    /// The paths that leave by the interface of this index, while one of them can carry data.
+    Interface(u32),
 }
 
 /// When traffic returns to the primary path once that lives again (bonding's `primary_reselect`).

@@ -12,7 +12,7 @@ use crate::addresses::LocalAddresses;
 use crate::association::Association;
 use crate::associations::Associations;
 use crate::clock::Clock;
-use crate::config::{Config, LaneIdentity, Usage};
+use crate::config::{Config, LaneIdentity, Mode, Usage};
 use crate::id::{PathNumber, Qpn};
 use crate::key::Random;
 use crate::message::HELLO_QKEY;
@@ -94,6 +94,8 @@ pub struct PathManager {
     pub(crate) lane: LaneIdentity,
     pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) usage: Usage,
+    /// What programs asked of single queue pairs, by their numbers.
+    pub(crate) kept_to: BTreeMap<u32, Mode>,
     pub(crate) random: Random,
     /// Source ports are drawn from a stream of their own.
     pub(crate) port_random: Random,
@@ -120,6 +122,7 @@ impl PathManager {
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
             usage: Usage::of(&config),
+            kept_to: BTreeMap::new(),
             config,
             lane,
             make_policy: None,

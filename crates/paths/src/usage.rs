@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use crate::config::{Mode, Usage};
+use crate::config::{AffinityRule, Mode, Usage};
 use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::policy::AnyPolicy;
@@ -91,9 +91,35 @@ impl PathManager {
         let mut renewed = false;
         for qpn in &p.qpns {
             let own = self.usage.queue_pairs.get(&qpn.0).copied();
-            renewed |= p.own_policies.set(*qpn, own);
+            let kept = self.kept_to.get(&qpn.0).copied();
+            renewed |= p.own_policies.set(*qpn, own.or(kept));
         }
         renewed
+    }
+
+    /// Makes a queue pair keep to the interface of this index ([`AffinityRule::Interface`]), or use paths as
+    /// its peer's others do. What the usage says of the queue pair goes before it.
+    pub fn keep_to(&mut self, now: Duration, qpn: u32, ifindex: Option<u32>) {
+        self.advance(now);
+        let mode = ifindex.map(|ifindex| Mode::Affinity(AffinityRule::Interface(ifindex)));
+        let changed = match mode {
+            Some(mode) => self.kept_to.insert(qpn, mode) != Some(mode),
+            None => self.kept_to.remove(&qpn).is_some(),
+        };
+        let Some(peer) = self.qps.get(&Qpn(qpn)).map(|qp| qp.peer).filter(|_| changed) else {
+            return;
+        };
+        if self.renew_own_policies(peer) {
+            self.wake(peer);
+        }
+    }
+
+    /// The index of the interface that a queue pair was made to keep to.
+    pub fn kept_to(&self, qpn: u32) -> Option<u32> {
+        match self.kept_to.get(&qpn)? {
+            Mode::Affinity(AffinityRule::Interface(ifindex)) => Some(*ifindex),
+            _ => None,
+        }
     }
 
     /// The policy that a queue pair has of its own, whatever its peer has; `None` if it has none.

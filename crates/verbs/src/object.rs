@@ -527,6 +527,16 @@ pub trait QueuePair: Send + Sync + Debug {
     fn detach_multicast(&self, _gid: [u8; 16]) -> Result<()> {
         lacks("multicast")
     }
+    /// Makes it send by one member of a bond, from 1 on, while that carries
+    /// (`polypath_modify_qp_lag_port`). `EINVAL`: there is no such member.
+    fn set_lag_port(&self, _port: u8) -> Result<()> {
+        lacks("bonded ports")
+    }
+    /// The member that was set, and the one that it last sent by; 0 for none
+    /// (`polypath_query_qp_lag_port`).
+    fn lag_ports(&self) -> Result<(u8, u8)> {
+        lacks("bonded ports")
+    }
     /// Ends the queue pair like [`QueuePair::destroy`], and returns it as bytes with a version, for
     /// [`Context::thaw_qp`]. For its peer this is a pause: the peer sends again for as long as its
     /// timers and retries allow, and packets that were in flight are sent again. The bytes contain the

@@ -6,22 +6,24 @@ use super::Qp;
 use crate::address::{self, Resolved};
 use crate::lane::QpVisit;
 use crate::migration;
+use crate::other_port;
 
 impl Qp {
-    /// Resolves the alternate address vector, if one is set.
+    /// Resolves the alternate address vector, if one is set. If it is that of another port than
+    /// `alt_port_num`, it becomes the one by that port.
     pub(super) fn resolve_alternate(
         &self,
-        attr: &QpAttr,
+        attr: &mut QpAttr,
         mask: QpAttrMask,
     ) -> Result<Option<Resolved>> {
         if !mask.contains(QpAttrMask::ALT_PATH) {
             return Ok(None);
         }
         if attr.alt_port_num != attr.alt_ah.port_num {
-            return Err(Error::invalid(format!(
-                "alt_port_num is {}, alt_ah_attr.port_num {}: both name the port of the alternate path",
-                attr.alt_port_num, attr.alt_ah.port_num
-            )));
+            let prefix =
+                |ip| self.with(|visit| visit.host.paths_and_out().0.prefix_len(ip)).ok().flatten();
+            let (spec, port) = (self.context.spec(), attr.alt_port_num);
+            attr.alt_ah = other_port::by_port(&spec, &attr.alt_ah, port, prefix)?;
         }
         if attr.alt_pkey_index != 0 {
             return Err(Error::invalid("the P_Key table has one entry, index 0"));

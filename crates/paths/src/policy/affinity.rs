@@ -5,7 +5,9 @@
 //! a weight comes from the queue pair's number and the path's (rendezvous hashing, also known as highest
 //! random weight). So the loss of a path moves only the queue pairs that were on it, and its return brings
 //! just those back. By *round robin*, queue pairs get the paths of the set in turn, in the order in which
-//! they first send. While the path of one cannot carry data, another is found by hash.
+//! they first send. While the path of one cannot carry data, another is found by hash. A path whose queue
+//! pairs have gone is served first, so that the shares stay equal. By *interface*, a queue pair keeps to the
+//! paths that leave by it, and to others only while none of those can carry data.
 //!
 //! A path that is only suspected of having died keeps its queue pairs, because most suspicions are unfounded
 //! and end within milliseconds. A queue pair never uses a second path because its own is full.
@@ -24,15 +26,17 @@ const TURNS_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Affinity {
     rule: AffinityRule,
-    /// The turn of each queue pair that has sent, under round robin.
+    /// The place in the set of each queue pair that has sent, under round robin.
     turns: BTreeMap<u32, usize>,
-    /// The turn of the next queue pair.
+    /// The number of queue pairs at each place.
+    loads: Vec<usize>,
+    /// The place whose turn it is, if all have as many.
     next_turn: usize,
 }
 
 impl Affinity {
     pub(crate) fn new(rule: AffinityRule) -> Self {
-        Self { rule, turns: BTreeMap::new(), next_turn: 0 }
+        Self { rule, turns: BTreeMap::new(), loads: Vec::new(), next_turn: 0 }
     }
 
     /// How the path that a queue pair keeps to is found.
@@ -45,24 +49,37 @@ impl Affinity {
         let in_turn = match self.rule {
             AffinityRule::Hash => None,
             AffinityRule::RoundRobin => self.in_turn(qpn, set).filter(|path| carries(set, *path)),
+            AffinityRule::Interface(ifindex) => {
+                let by = |path: &PathId| set.address(*path).is_some_and(|it| it.ifindex == ifindex);
+                by_hash(qpn, set, by)
+            }
         };
-        in_turn.or_else(|| by_hash(qpn, set))
+        in_turn.or_else(|| by_hash(qpn, set, |_| true))
     }
 
     /// The member of the set, whatever its state, whose turn it was when the queue pair first sent. Members
     /// that have died count, so that nothing moves but what was on them.
     fn in_turn(&mut self, qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
+        let places = set.members().count().max(1);
         let turn = match self.turns.get(&qpn) {
             Some(turn) => *turn,
             None if self.turns.len() >= TURNS_MAX => return None,
-            None => {
-                let turn = self.next_turn;
-                self.next_turn = turn.wrapping_add(1);
-                self.turns.insert(qpn, turn);
-                turn
-            }
+            None => self.take_turn(qpn, places),
         };
-        set.members().nth(turn % set.members().count().max(1))
+        set.members().nth(turn % places)
+    }
+
+    /// Gives a queue pair the next of the places that have the fewest queue pairs.
+    fn take_turn(&mut self, qpn: u32, places: usize) -> usize {
+        if self.loads.len() < places {
+            self.loads.resize(places, 0);
+        }
+        let from_next = (0..places).map(|after| (self.next_turn + after) % places);
+        let turn = from_next.min_by_key(|place| self.loads[*place]).unwrap_or(0);
+        self.next_turn = turn + 1;
+        self.loads[turn] += 1;
+        self.turns.insert(qpn, turn);
+        turn
     }
 
     /// The number of queue pairs that something is kept of.
@@ -98,7 +115,9 @@ impl Policy for Affinity {
     }
 
     fn forget(&mut self, qpn: u32) {
-        self.turns.remove(&qpn);
+        if let Some(turn) = self.turns.remove(&qpn) {
+            self.loads[turn] -= 1;
+        }
     }
 }
 
@@ -107,9 +126,9 @@ fn carries(set: &PathSet<'_>, path: PathId) -> bool {
     matches!(set.state(path), Some(PathState::Up | PathState::Suspect))
 }
 
-/// The path with the highest weight for a queue pair.
-fn by_hash(qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
-    let carrying = set.members().filter(|path| carries(set, *path));
+/// The path with the highest weight for a queue pair, among those that are wanted.
+fn by_hash(qpn: u32, set: &PathSet<'_>, wanted: impl Fn(&PathId) -> bool) -> Option<PathId> {
+    let carrying = set.members().filter(|path| carries(set, *path) && wanted(path));
     carrying.max_by_key(|path| weight(qpn, set.number(*path)))
 }
 

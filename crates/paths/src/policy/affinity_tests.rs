@@ -64,6 +64,40 @@ fn queue_pairs_are_spread_evenly_over_the_paths() {
 }
 
 #[test]
+fn shares_stay_equal_when_queue_pairs_come_and_go() {
+    let (mut pair, peer, [main, _]) = keeping(AffinityRule::RoundRobin, WIDE);
+    let before = pair.paths_of(peer, 8);
+    // All of one path end.
+    let gone = (0..8).filter(|n| before[*n as usize] == main).collect::<Vec<_>>();
+    assert_eq!(gone.len(), 4);
+    for n in &gone {
+        pair.managers[0].peers.get_mut(peer).unwrap().policy.forget(number(*n));
+    }
+    let later: Vec<_> = (8..12).map(|n| pair.path_of(peer, n)).collect();
+    assert_eq!(later, [main; 4], "the path that has lost its queue pairs");
+    let then: Vec<_> = (12..14).map(|n| pair.path_of(peer, n)).collect();
+    assert_ne!(then[0], then[1], "then in turn again");
+}
+
+#[test]
+fn a_queue_pair_keeps_to_an_interface_while_that_carries() {
+    let (mut pair, peer, paths) = keeping(AffinityRule::Hash, WIDE);
+    for path in paths {
+        let ifindex = pair.managers[0].path(path).unwrap().ifindex;
+        let by = |pair: &mut Pair| {
+            let set = Mode::Affinity(AffinityRule::Interface(ifindex));
+            pair.managers[0].peers.get_mut(peer).unwrap().policy = AnyPolicy::of(set);
+            pair.paths_of(peer, MANY)
+        };
+        assert!(by(&mut pair).iter().all(|other| *other == path));
+        pair.lose_link_of(path);
+        assert!(by(&mut pair).iter().all(|other| *other != path), "another one meanwhile");
+        pair.restore_links();
+        assert!(by(&mut pair).iter().all(|other| *other == path), "and it returns");
+    }
+}
+
+#[test]
 fn the_loss_of_a_path_moves_only_its_queue_pairs_and_its_return_brings_them_back() {
     for rule in RULES {
         for lost in [0, 1] {

@@ -4,6 +4,7 @@
 //! `POLYPATH_SEED=17 POLYPATH_TRACE=1 cargo test -p polypath-transport --test scenarios NAME`.
 #![allow(unreachable_pub, missing_docs)]
 
+mod apart;
 mod basics;
 mod deep;
 mod errors;

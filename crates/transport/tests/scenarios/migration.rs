@@ -27,10 +27,15 @@ fn modify(p: &mut Pair, side: usize, attr: &QpAttr, mask: M) -> Result<(), Modif
 }
 
 /// What a program does to make a queue pair ready to migrate to `path`.
-fn load(p: &mut Pair, side: usize, path: usize) {
+pub fn load(p: &mut Pair, side: usize, path: usize) {
+    load_with(p, side, path, 9);
+}
+
+/// The same, with this ACK timeout.
+pub fn load_with(p: &mut Pair, side: usize, path: usize, timeout: u8) {
     let mut attr = QpAttr::new(QpState::Rts);
     attr.alt_ah = address(path);
-    (attr.alt_port_num, attr.alt_timeout) = (1, 9);
+    (attr.alt_port_num, attr.alt_timeout) = (1, timeout);
     attr.path_mig_state = MigState::Rearm;
     modify(p, side, &attr, M::ALT_PATH | M::PATH_MIG_STATE).unwrap();
     let node = &mut p.nodes[side];
@@ -40,7 +45,7 @@ fn load(p: &mut Pair, side: usize, path: usize) {
 }
 
 /// Two queue pairs that are connected by path 0 and have none in reserve.
-fn plain(setup: Setup) -> Pair {
+pub fn plain(setup: Setup) -> Pair {
     let mut p = Pair::new(setup);
     for node in &mut p.nodes {
         node.host.apm = Some([0, 0]);
@@ -50,7 +55,7 @@ fn plain(setup: Setup) -> Pair {
 }
 
 /// The same, ready to migrate.
-fn armed(setup: Setup) -> Pair {
+pub fn armed(setup: Setup) -> Pair {
     let mut p = plain(setup);
     for side in 0..2 {
         load(&mut p, side, 1);
@@ -60,11 +65,11 @@ fn armed(setup: Setup) -> Pair {
     p
 }
 
-fn states(p: &Pair) -> [MigState; 2] {
+pub fn states(p: &Pair) -> [MigState; 2] {
     [0, 1].map(|side| p.nodes[side].qp.query().path_mig_state)
 }
 
-fn migrate(p: &mut Pair, side: usize) -> Result<(), ModifyError> {
+pub fn migrate(p: &mut Pair, side: usize) -> Result<(), ModifyError> {
     modify(p, side, &QpAttr::new(QpState::Rts), M::PATH_MIG_STATE)
 }
 
@@ -113,6 +118,23 @@ fn nobody_is_armed_by_a_path_that_does_not_work() {
         assert_eq!(states(&p), [MigState::Armed; 2], "{cut:?}");
         assert_eq!(p.nodes.each_ref().map(|n| n.host.statuses().len()), [1; 2]);
     }
+}
+
+/// A program whose device has one port loads the primary path as the alternate one.
+#[test]
+fn the_alternate_path_may_be_the_primary_one() {
+    let mut p = plain(setup());
+    for side in 0..2 {
+        load(&mut p, side, 0);
+    }
+    p.run_for(MS);
+    assert_eq!(states(&p), [MigState::Armed; 2]);
+    p.run_for(Duration::from_secs(10));
+    assert_eq!(states(&p), [MigState::Armed; 2]);
+    migrate(&mut p, 0).unwrap();
+    p.run_for(MS);
+    assert_eq!(states(&p), [MigState::Migrated; 2]);
+    assert_eq!((causes(&p, 0), causes(&p, 1)), (vec![Cause::Software], vec![Cause::Peer]));
 }
 
 /// A path that dies while it is in reserve is noticed before it is needed, whether there is traffic or not.
@@ -391,8 +413,8 @@ fn who_is_not_armed_yet_follows_a_peer_that_was() {
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
 }
 
-/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that end
-/// asks by its alternate path is no sign that it has followed.
+/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that
+/// end asks by its alternate path is no sign that it has followed.
 #[test]
 fn who_asks_by_the_alternate_path_has_not_followed() {
     for lost in 0..12 {
