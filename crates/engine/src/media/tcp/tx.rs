@@ -118,8 +118,8 @@ impl TcpTx {
 
 impl Tx for TcpTx {
     fn capabilities(&self) -> Capabilities {
-        // A full stream drops packets, so it is not lossless. What TCP's checksum lets through, the links' own
-        // checks catch.
+        // A full stream drops packets, so it is not lossless. What TCP's checksum lets through, the links'
+        // own checks catch.
         let (ordered, lossless, verified) = (true, false, true);
         Capabilities { name: "tcp", packet_bytes: PACKET_BYTES, ordered, lossless, verified }
     }
