@@ -70,3 +70,4 @@ mod xrc;
 
 #[cfg(test)]
 mod double;
+mod enable_apm;

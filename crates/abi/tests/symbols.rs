@@ -106,7 +106,7 @@ fn nothing_else_is_exported_but_stand_ins_for_the_c_library() {
         "pthread_sigmask",
     ];
     // Our own.
-    let own = ["polypath_modify_qp_lag_port", "polypath_query_qp_lag_port"];
+    let own = ["polypath_modify_qp_lag_port", "polypath_query_qp_lag_port", "rdma_enable_apm"];
     for line in text.lines() {
         let symbol = line.split_whitespace().last().unwrap();
         let known =

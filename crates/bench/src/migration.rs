@@ -1,8 +1,8 @@
-//! Measures how long traffic stands still when a queue pair of plain RoCE migrates (automatic path migration):
-//! twenty times in each of three ways.
+//! Measures how long traffic stands still when a queue pair of plain RoCE migrates (automatic path
+//! migration): twenty times in each of three ways.
 //!
-//! The measurement is made from outside, as that of [`crate::blackout`] is, while an unmodified ib_write_bw runs
-//! that knows nothing of migration. Each failure waits until both ends are ARMED.
+//! The measurement is made from outside, as that of [`crate::blackout`] is, while an unmodified ib_write_bw
+//! runs that knows nothing of migration. Each failure waits until both ends are ARMED.
 
 use crate::report::{Floor, Measurement, Report, median};
 use polypath_e2e::{Direction, End, Error, Flow, Lab, Running, longest_gap, pass, until};
@@ -100,7 +100,8 @@ fn cuts(failure: Failure) -> Result<Vec<f64>, Error> {
     Ok(blackouts_ms)
 }
 
-/// Waits until the queue pairs that carry the traffic are ARMED at both hosts. Returns the link that they use.
+/// Waits until the queue pairs that carry the traffic are ARMED at both hosts. Returns the link that they
+/// use.
 fn armed_link(lab: &Lab, programs: &[&Running]) -> Result<usize, Error> {
     until("queue pairs that are ARMED", LIMIT, || {
         programs.iter().try_for_each(|program| program.expect_alive())?;

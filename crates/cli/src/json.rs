@@ -92,6 +92,16 @@ struct CmId {
     local: String,
     remote: String,
     qpn: u32,
+    /// `null` unless both ends want it.
+    migration: Option<CmMigration>,
+}
+
+#[derive(Debug, Serialize)]
+struct CmMigration {
+    alternate: String,
+    count: u32,
+    last_apr: Option<u8>,
+    last_spr: Option<u8>,
 }
 
 #[derive(Debug, Serialize)]
@@ -322,8 +332,16 @@ impl From<ipc::SlotStatus> for Slot {
 
 impl From<ipc::CmIdStatus> for CmId {
     fn from(status: ipc::CmIdStatus) -> Self {
-        let ipc::CmIdStatus { pid, id, state, local, remote, qpn } = status;
-        Self { id, pid, state, local, remote, qpn }
+        let ipc::CmIdStatus { pid, id, state, local, remote, qpn, migration } = status;
+        let migration = migration.map(CmMigration::from);
+        Self { id, pid, state, local, remote, qpn, migration }
+    }
+}
+
+impl From<ipc::CmMigrationStatus> for CmMigration {
+    fn from(status: ipc::CmMigrationStatus) -> Self {
+        let ipc::CmMigrationStatus { alternate, count, last_apr, last_spr } = status;
+        Self { alternate, count, last_apr, last_spr }
     }
 }
 

@@ -4,6 +4,7 @@
 //! which help, shell completions and man pages are generated.
 
 mod args;
+mod cm_ids;
 mod config;
 mod devices;
 mod docs;

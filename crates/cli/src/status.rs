@@ -1,12 +1,13 @@
 //! `polypath status`: everything that is known, for people or as JSON.
 
 use crate::args::Status as Arguments;
+use crate::cm_ids;
 use crate::error::CliError;
 use crate::json::Document;
 use crate::paths_table::paths;
 use crate::policy::policies;
 use crate::prometheus;
-use crate::text::{CLEAR, Columns, at, bytes, count, duration, now_ms};
+use crate::text::{CLEAR, Columns, at, bytes, count, duration, hex, now_ms};
 use polypath_ipc::status::{FailoverStatus, MigrationStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
 use polypath_telemetry::{
@@ -218,16 +219,7 @@ fn render(user: u32, status: &Status, verbose: bool) -> String {
         let lost = count(slot.overflows, "packet");
         text += &format!("  slot {}: {lost} lost to a full receive buffer\n", slot.slot);
     }
-    let mut ids = Columns::new(["CM ID", "PID", "STATE", "LOCAL", "REMOTE", "QP"]);
-    for id in &broker.cm_ids {
-        let qp = if id.qpn == 0 { "-".to_owned() } else { hex(id.qpn) };
-        let row = [id.id.to_string(), id.pid.to_string(), id.state.clone()];
-        let [number, process, state] = row;
-        ids.row([number, process, state, id.local.clone(), id.remote.clone(), qp]);
-    }
-    if !ids.is_empty() {
-        text += &ids.render("  ");
-    }
+    text += &cm_ids::render(&broker.cm_ids);
     for process in &status.processes {
         text.push('\n');
         text += &render_process(process, verbose);
@@ -348,10 +340,6 @@ fn last<T>(list: &[T]) -> &[T] {
     &list[list.len().saturating_sub(RECENT)..]
 }
 
-fn hex(number: u32) -> String {
-    format!("0x{number:06x}")
-}
-
 /// One line with the counters that are not zero; nothing if all are.
 fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -> String {
     let counted = list.filter(|(_, value)| *value > 0);
@@ -364,8 +352,8 @@ fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -
 pub(crate) mod tests {
     use super::*;
     use polypath_ipc::status::{
-        BrokerStatus, ClientStatus, CmIdStatus, ConfigStatus, LaneStatus, PathStatus, PeerStatus,
-        PolicyStatus, SlotStatus,
+        BrokerStatus, ClientStatus, CmIdStatus, CmMigrationStatus, ConfigStatus, LaneStatus,
+        PathStatus, PeerStatus, PolicyStatus, SlotStatus,
     };
     use polypath_telemetry::{
         BrokerCounters, CmCounters, Event, InterfaceName, PathCounters, PathName, QpCounters,
@@ -485,6 +473,12 @@ pub(crate) mod tests {
                     local: "10.0.0.1:7174".into(),
                     remote: "10.0.0.2:40000".into(),
                     qpn: 0x01_2345,
+                    migration: Some(CmMigrationStatus {
+                        alternate: "10.1.0.1>10.1.0.2".into(),
+                        count: 2,
+                        last_apr: Some(0),
+                        last_spr: None,
+                    }),
                 }],
                 table: Table {
                     ports: vec![port],

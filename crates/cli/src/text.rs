@@ -60,6 +60,11 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// A queue pair number, written as hexadecimal.
+pub(crate) fn hex(number: u32) -> String {
+    format!("0x{number:06x}")
+}
+
 /// Microseconds in a suitable unit: `12.3 ms`, `2.5 s`, `3 min`, `4 h 5 min`, `6 d 7 h`.
 pub(crate) fn duration(us: u64) -> String {
     let minutes = us / 60_000_000;

@@ -1,6 +1,7 @@
-/* Migrates as the APM example of the "RDMA Aware Networks Programming User Manual" does, by the same calls in the
- * same order: it looks for another active port of its device, exchanges local identifiers in the private data
- * of the connection manager, copies the address vector in use to the alternate one, changes the port, and arms.
+/* Migrates as the APM example of the "RDMA Aware Networks Programming User Manual" does, by the same calls in
+ * the same order: it looks for another active port of its device, exchanges local identifiers in the private
+ * data of the connection manager, copies the address vector in use to the alternate one, changes the port,
+ * and arms.
  * After some messages the client migrates.
  *
  *   classic -s ADDRESS [-m MESSAGES]
@@ -135,7 +136,9 @@ int main(int argc, char **argv)
 		else
 			address = optarg, is_client = option == 'c';
 	}
-	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_flags = is_client ? 0 : RAI_PASSIVE }, *info;
+	struct rdma_addrinfo hints = {
+		.ai_port_space = RDMA_PS_TCP, .ai_flags = is_client ? 0 : RAI_PASSIVE,
+	}, *info;
 	struct ibv_qp_init_attr init = {
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 		.qp_type = IBV_QPT_RC,

@@ -1,6 +1,6 @@
-/* Asks two queue pairs of one device, which are connected to each other, for every change of the migration state,
- * and compares errno and state with a table (IBTA 17.2.8.1; Linux' rvt_modify_qp). The device has two ports, and
- * the addresses of both are given:
+/* Asks two queue pairs of one device, which are connected to each other, for every change of the migration
+ * state, and compares errno and state with a table (IBTA 17.2.8.1; Linux' rvt_modify_qp). The device has two
+ * ports, and the addresses of both are given:
  *
  *   transitions ADDRESS1 ADDRESS2 */
 #include <arpa/inet.h>
@@ -190,7 +190,8 @@ static void destroy(struct ibv_qp *qp[2])
 }
 
 /* The errno of a wish, and the migration state that follows. */
-static int ruled(enum ibv_qp_state state, enum ibv_mig_state now, enum ibv_mig_state wish, enum ibv_mig_state *then)
+static int ruled(enum ibv_qp_state state, enum ibv_mig_state now, enum ibv_mig_state wish,
+		 enum ibv_mig_state *then)
 {
 	int sends = state == IBV_QPS_RTS || state == IBV_QPS_SQD;
 	*then = now;

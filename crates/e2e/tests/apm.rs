@@ -1,9 +1,12 @@
 //! Unmodified programs migrate between plain RoCE paths (automatic path migration), because the connection
 //! managers of both ends agree on an alternate path, load it, and renew it after each migration.
 
+use std::path::Path;
 use std::time::Duration;
 
-use polypath_e2e::{Direction, End, Error, Host, Lab, PATIENT, Running, Scratch, share, until};
+use polypath_e2e::{
+    Direction, End, Error, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
+};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -176,6 +179,30 @@ fn programs_go_on_when_an_address_is_removed() -> Result<(), Error> {
     Ok(())
 }
 
+/// A program of its own asks for migration in each of the ways that there are, right and wrong ones.
+#[test]
+fn each_way_to_ask_for_migration_works() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/options.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    for how in ["id", "ib", "function", "path"] {
+        let lab = Lab::new()?;
+        let addresses = [0, 1].map(|host| [0, 1].map(|link| lab.host(host).ipv4(link)));
+        let run = |host: usize, words: &[&str]| {
+            let words = [&[program.as_str()], words].concat();
+            lab.host(host).verbs(words).device(Some("roce2")).spawn()
+        };
+        let server = run(0, &["-s", &addresses[0][0]])?;
+        lab.host(0).wait_cm_listen(&server, 7172, LIMIT)?;
+        let client = run(1, &["-c", &addresses[0][0], how, &addresses[1][1], &addresses[0][1]])?;
+        let client = client.finish(LIMIT)?.expect_success()?.text();
+        assert!(client.contains("armed, alternate port 2"), "{how}: {client}");
+        let server = server.finish(LIMIT)?.expect_success()?.text();
+        assert!(server.contains("options: done"), "{how}: {server}");
+    }
+    Ok(())
+}
+
 /// Wireshark's names of what is looked at, one line for each packet.
 fn decode(host: &Host, file: &str, fields: &[&str]) -> Result<Vec<String>, Error> {
     let mut words = vec!["tshark", "-r", file, "-T", "fields", "-E", "separator=,"];
@@ -186,8 +213,9 @@ fn decode(host: &Host, file: &str, fields: &[&str]) -> Result<Vec<String>, Error
     Ok(lines.filter(|line| line.starts_with("10.") || line.starts_with("0x")).collect())
 }
 
-/// The passive end's second port comes up after the connection: it suggests the address (SAP, SPR), the active end
-/// loads the path (LAP, APR), and when the first link goes down, the traffic takes it. Wireshark sees it all.
+/// The passive end's second port comes up after the connection: it suggests the address (SAP, SPR), the
+/// active end loads the path (LAP, APR), and when the first link goes down, the traffic takes it. Wireshark
+/// sees it all.
 #[test]
 fn a_port_that_comes_up_at_the_passive_end_is_suggested_loaded_and_used() -> Result<(), Error> {
     let _share = share(PATIENT);

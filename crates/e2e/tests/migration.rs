@@ -157,8 +157,8 @@ fn an_address_that_is_removed_is_left() -> Result<(), Error> {
     Ok(())
 }
 
-/// The example of the "RDMA Aware Networks Programming User Manual": it names another port for the address vector
-/// in use.
+/// The example of the "RDMA Aware Networks Programming User Manual": it names another port for the address
+/// vector in use.
 #[test]
 fn the_classic_program_migrates_to_another_port() -> Result<(), Error> {
     let _share = polypath_e2e::share(BUSY);

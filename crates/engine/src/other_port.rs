@@ -1,11 +1,11 @@
 //! Address vectors of classic programs for another port.
 //!
 //! On InfiniBand an alternate path by another port has the address vector of the primary one, with another
-//! local identifier of the peer at most; which GID belongs to a port is nobody's business but the subnet's. So
-//! the example of the "RDMA Aware Networks Programming User Manual" copies the address vector and changes
-//! `alt_port_num`. With RoCE the GIDs are the addresses. That of this end is known; that of the peer is taken to
-//! be the neighbour with the same number in the other port's network. If it is not, nobody answers there, and
-//! the queue pair is never ARMED.
+//! local identifier of the peer at most; which GID belongs to a port is nobody's business but the subnet's.
+//! So the example of the "RDMA Aware Networks Programming User Manual" copies the address vector and changes
+//! `alt_port_num`. With RoCE the GIDs are the addresses. That of this end is known; that of the peer is
+//! taken to be the neighbour with the same number in the other port's network. If it is not, nobody answers
+//! there, and the queue pair is never ARMED.
 
 use std::net::IpAddr;
 
@@ -47,8 +47,8 @@ pub(crate) fn by_port(
     let index = index.or_else(|| to.iter().position(fits));
     let (Some((_, len)), Some(index)) = (known, index) else {
         return Err(Error::invalid(format!(
-            "alt_port_num is {number}, the address vector is of port {}, and the peer's address by port {number} \
-             can't be derived from {remote}: set port_num, sgid_index and dgid of alt_ah_attr",
+            "alt_port_num is {number}, the address vector is of port {}, and the peer's address by port \
+             {number} can't be derived from {remote}: set port_num, sgid_index and dgid of alt_ah_attr",
             attr.port_num
         )));
     };

@@ -88,7 +88,9 @@ impl BrokerStatus {
             cut_to(&mut client.selection, CLIENT_TEXT_MAX);
         }
         for id in &mut self.cm_ids {
-            for text in [&mut id.state, &mut id.local, &mut id.remote] {
+            let alternate = id.migration.as_mut().map(|migration| &mut migration.alternate);
+            for text in [&mut id.state, &mut id.local, &mut id.remote].into_iter().chain(alternate)
+            {
                 cut_to(text, CLIENT_TEXT_MAX);
             }
         }
@@ -148,6 +150,22 @@ pub struct CmIdStatus {
     pub remote: String,
     /// Queue pair number, 0 if none.
     pub qpn: u32,
+    /// What the connection managers have agreed on for automatic path migration; `None` unless both ends
+    /// want it.
+    pub migration: Option<CmMigrationStatus>,
+}
+
+/// The alternate path of a connection, as the connection manager knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmMigrationStatus {
+    /// Its addresses, `local>remote`; empty if there is none.
+    pub alternate: String,
+    /// How often the connection has migrated.
+    pub count: u32,
+    /// The status of the latest APR that came (IBTA table 116).
+    pub last_apr: Option<u8>,
+    /// The status of the latest SPR that came: 0 accepted, 1 busy, 2 refused.
+    pub last_spr: Option<u8>,
 }
 
 /// A process's report.
@@ -525,7 +543,9 @@ mod tests {
     #[test]
     fn every_part_of_a_long_broker_status_fits_into_a_message() {
         let client = ClientStatus { program: "x".repeat(1024), ..ClientStatus::default() };
-        let id = CmIdStatus { remote: "y".repeat(1024), ..CmIdStatus::default() };
+        let alternate = "z".repeat(1024);
+        let migration = Some(CmMigrationStatus { alternate, ..CmMigrationStatus::default() });
+        let id = CmIdStatus { remote: "y".repeat(1024), migration, ..CmIdStatus::default() };
         let status = BrokerStatus {
             pid: 7,
             clients: vec![client; 1000],

@@ -10,13 +10,14 @@
 //! (IBTA 9.7.4.1.3), and request and answer carry `MigReq`. An XRC target has no requests; it repeats
 //! its latest acknowledgement instead. UC has neither: its peer learns by the next message.
 //!
-//! RC queue pairs ask by the alternate path instead, before they are ARMED: what is answered there proves that the
-//! path works both ways, and that the peer has loaded it, too ([`crate::proof`]).
+//! RC queue pairs ask by the alternate path instead, before they are ARMED: what is answered there proves
+//! that the path works both ways, and that the peer has loaded it, too ([`crate::proof`]).
 //!
 //! The same request finds out whether a silent primary path is dead (decision 4 for path sets). With each
-//! early probe of the primary path, one goes by the alternate path. What goes there always has `MigReq` 0, and only
-//! our own responder answers it, by the alternate path as well; other adapters drop it (IBTA 9.6.1.5), and
-//! remain in REARM for us. If some were answered while the primary path brought nothing, the queue pair migrates.
+//! early probe of the primary path, one goes by the alternate path. What goes there always has `MigReq` 0,
+//! and only our own responder answers it, by the alternate path as well; other adapters drop it (IBTA
+//! 9.6.1.5), and remain in REARM for us. If some were answered while the primary path brought nothing, the
+//! queue pair migrates.
 
 use core::time::Duration;
 
@@ -46,8 +47,8 @@ impl Core {
             && self.migration.alternate.is_some_and(|peer| host.is_reachable(peer))
     }
 
-    /// Whether it is ARMED only after the alternate path was shown to work. UC and XRC have no question that can be
-    /// repeated harmlessly in both directions, and a path set looks after its paths itself.
+    /// Whether it is ARMED only after the alternate path was shown to work. UC and XRC have no question that
+    /// can be repeated harmlessly in both directions, and a path set looks after its paths itself.
     pub(crate) fn proves(&self) -> bool {
         self.config.qp_type == QpType::Rc && !self.multipath
     }
@@ -213,9 +214,9 @@ impl QueuePair {
         true
     }
 
-    /// Handles a packet by the alternate path of an end in REARM, or that is ARMED: a question of the peer, or the
-    /// answer to one of ours. Returns false if it is neither. It changes nothing but what is known of the paths,
-    /// and what follows from that.
+    /// Handles a packet by the alternate path of an end in REARM, or that is ARMED: a question of the peer,
+    /// or the answer to one of ours. Returns false if it is neither. It changes nothing but what is known of
+    /// the paths, and what follows from that.
     fn compare<H: Host>(&mut self, now: Duration, packet: &Packet<'_>, host: &mut H) -> bool {
         let core = &mut self.core;
         let Halves::Rc(rc) = &mut self.halves else { return false };

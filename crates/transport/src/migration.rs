@@ -2,10 +2,10 @@
 //!
 //! A queue pair is MIGRATED (it has one path), REARM (an alternate path is loaded, and the peer is to
 //! confirm that it has one, too) or ARMED (either end may change to the alternate path at any time).
-//! `MigReq` is 1 in each packet of an end that is MIGRATED. So an end that is ARMED and receives
-//! `MigReq` 1 by its alternate path learns that the peer has migrated, and follows; an end in REARM that
-//! receives `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED. An RC queue pair becomes so
-//! only by an answer to a question that it asked by the alternate path ([`crate::proof`]).
+//! `MigReq` is 1 in each packet of an end that is MIGRATED. So an end that is ARMED and receives `MigReq` 1
+//! by its alternate path learns that the peer has migrated, and follows; an end in REARM that receives
+//! `MigReq` 0 learns that the peer is in REARM or ARMED, and becomes ARMED. An RC queue pair becomes so only
+//! by an answer to a question that it asked by the alternate path ([`crate::proof`]).
 //!
 //! Additions keep both ends together when packets are lost or overtake each other. An end that has
 //! migrated and has not been heard by the new path yet says `MigReq` 1 even if a program has asked for
@@ -27,8 +27,8 @@ use polypath_types::{MigState, PeerId, QpState};
 /// The time after which a queue pair that waits for its peer asks for the first time again. Each
 /// further time it waits twice as long.
 const ASK_FIRST: Duration = Duration::from_millis(10);
-/// How often it asks by the primary path. A peer that has not answered by then does not migrate, or has nothing
-/// loaded; its own questions, or any traffic, continue from there.
+/// How often it asks by the primary path. A peer that has not answered by then does not migrate, or has
+/// nothing loaded; its own questions, or any traffic, continue from there.
 const ASKS_MAX: u32 = 10;
 /// By the alternate path it asks for ever, because that path may come to life; from this question on, the
 /// pauses (1.28 s) do not grow any more.
@@ -246,7 +246,8 @@ impl Migration {
         self.watch.end();
     }
 
-    /// In REARM: the peer has asked by the alternate path. So it is time to ask, too, unless it was just done.
+    /// In REARM: the peer has asked by the alternate path. So it is time to ask, too, unless it was just
+    /// done.
     pub(crate) fn was_asked(&mut self, now: Duration) {
         let Asking { last, asked, .. } = self.asking;
         if asked > 0 && now.saturating_sub(last) >= ASK_FIRST {
@@ -321,7 +322,8 @@ impl Migration {
         self.asking = Asking { at, last: now, asked: n + 1 };
     }
 
-    /// The peer is asked now, by the alternate path. Returns whether it is time to say that it does not answer.
+    /// The peer is asked now, by the alternate path. Returns whether it is time to say that it does not
+    /// answer.
     pub(crate) fn asked_by_alternate(&mut self, now: Duration) -> bool {
         let n = self.asking.asked;
         let at = Some(now + ASK_FIRST * (1 << n.min(LONGEST)));

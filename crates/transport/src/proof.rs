@@ -1,8 +1,8 @@
 //! Whether the alternate path of a queue pair works, both ways, while nothing else goes by it.
 //!
-//! An end in REARM asks its peer by the alternate path, and is ARMED by the answer. An end that is ARMED goes
-//! on asking, now and then: so a path that falls silent while it is in reserve is noticed before it is needed,
-//! and what lies between (a neighbour entry of the kernel, a flow of a firewall) does not expire.
+//! An end in REARM asks its peer by the alternate path, and is ARMED by the answer. An end that is ARMED
+//! goes on asking, now and then: so a path that falls silent while it is in reserve is noticed before it is
+//! needed, and what lies between (a neighbour entry of the kernel, a flow of a firewall) does not expire.
 
 use core::time::Duration;
 
@@ -66,8 +66,8 @@ impl Watch {
         (self.open, self.missed) = (0, 0);
     }
 
-    /// Says what to do if it is time to. A peer that says nothing by the primary path either may not run at the
-    /// moment, so its silence says nothing of the alternate one; it is asked by both.
+    /// Says what to do if it is time to. A peer that says nothing by the primary path either may not run at
+    /// the moment, so its silence says nothing of the alternate one; it is asked by both.
     pub(crate) fn look(&mut self, now: Duration) -> Option<Look> {
         if self.at.is_none_or(|at| now < at) {
             return None;

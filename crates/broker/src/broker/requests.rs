@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use polypath_cm::{ClientId, FileId};
 use polypath_ipc::message::{self, CM_COMMAND_MAX, Push, Reply, Request, Scope, TEXT_MAX, VERSION};
-use polypath_ipc::status::{BrokerStatus, ClientStatus, CmIdStatus, ProcessStatus, SlotStatus};
+use polypath_ipc::status::{
+    BrokerStatus, ClientStatus, CmIdStatus, CmMigrationStatus, ProcessStatus, SlotStatus,
+};
 use polypath_ipc::{Hello, SLOT_MAX};
 use polypath_telemetry::{BrokerCounters, Event};
 use polypath_topology::{PathSelector, Selection};
@@ -450,6 +452,13 @@ impl Broker {
             local: address(id.local).unwrap_or_default(),
             remote: address(id.remote).unwrap_or_default(),
             qpn: id.qp_num,
+            migration: id.migration.map(|migration| {
+                let polypath_cm::MigrationStatus { alternate, migrations, last_apr, last_spr } =
+                    migration;
+                let alternate = alternate.map(|(local, remote)| format!("{local}>{remote}"));
+                let alternate = alternate.unwrap_or_default();
+                CmMigrationStatus { alternate, count: migrations, last_apr, last_spr }
+            }),
         })
         .collect()
     }

@@ -1,5 +1,6 @@
-//! Two queue pairs that migrate as they like, with programs that always load the path that was left, never end up on
-//! different paths, whatever is lost: every loss of the first packets of short worlds, and long random ones.
+//! Two queue pairs that migrate as they like, with programs that always load the path that was left, never
+//! end up on different paths, whatever is lost: every loss of the first packets of short worlds, and long
+//! random ones.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -125,8 +126,8 @@ fn no_loss_of_a_few_packets_leaves_the_ends_on_different_paths() {
     assert_eq!(passed.len(), 9, "all pairs of states: {passed:?}");
 }
 
-/// Each of the first packets is lost or not; one end, or each, migrates as soon as it is ARMED, when the other may
-/// not be so yet, and its old path is gone from then on.
+/// Each of the first packets is lost or not; one end, or each, migrates as soon as it is ARMED, when the
+/// other may not be so yet, and its old path is gone from then on.
 #[test]
 fn no_loss_of_a_few_packets_matters_to_who_migrates_as_soon_as_it_can() {
     const PACKETS: u32 = 7;

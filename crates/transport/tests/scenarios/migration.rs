@@ -413,8 +413,8 @@ fn who_is_not_armed_yet_follows_a_peer_that_was() {
     assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
 }
 
-/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that end
-/// asks by its alternate path is no sign that it has followed.
+/// One end has migrated, and its program has loaded the next path, before the other end is ARMED. What that
+/// end asks by its alternate path is no sign that it has followed.
 #[test]
 fn who_asks_by_the_alternate_path_has_not_followed() {
     for lost in 0..12 {
