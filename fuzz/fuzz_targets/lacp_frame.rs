@@ -1,5 +1,6 @@
 //! Frames of slow protocols from any partner, at any time, on two ports whose links come and go: nothing
-//! panics, what parses is rebuilt as it was, and no port sends more than three LACPDUs and ten frames a second.
+//! panics, what parses is rebuilt as it was, and no port sends more than three LACPDUs and ten frames a
+//! second.
 #![no_main]
 
 use std::time::Duration;

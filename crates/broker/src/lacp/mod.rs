@@ -119,7 +119,7 @@ pub fn speak(arguments: &LacpArguments) -> Result<(), LacpError> {
                 }
                 NETLINK => driver.look_at_links()?,
                 member => {
-                    driver.receive(usize::try_from(member).unwrap_or(usize::MAX), &mut buffer)?
+                    driver.receive(usize::try_from(member).unwrap_or(usize::MAX), &mut buffer)?;
                 }
             }
         }

@@ -2,7 +2,9 @@
 
 use super::{Finding, mtu};
 use crate::text::count;
-use polypath_topology::{Address, DeviceSpec, OVERHEAD, Port, Selection, Table, devices};
+use polypath_topology::{
+    Address, DeviceSpec, KernelBond, OVERHEAD, Port, Selection, Table, devices,
+};
 use std::fs;
 use std::net::IpAddr;
 
@@ -50,7 +52,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
 
 /// Warns of a bond of the kernel's that sends everything to a peer by one of its ports.
 fn judge_bond(port: &Port) -> Option<Finding> {
-    let bond = port.bond.filter(|bond| bond.has_one_link_per_peer())?;
+    let bond = port.bond.filter(KernelBond::has_one_link_per_peer)?;
     let (name, policy) = (&port.name, bond.hash_policy_name().unwrap_or_default());
     Some(Finding::warning(
         format!(
@@ -214,7 +216,6 @@ mod tests {
 
     #[test]
     fn a_bond_that_does_not_look_at_ports_is_a_warning_with_its_cure() {
-        use polypath_topology::KernelBond;
         let judge = |xmit_hash_policy| {
             let bond = Some(KernelBond { mode: Some(4), xmit_hash_policy });
             judge_bond(&Port { bond, ..Port::ethernet(2, "bond0") })
