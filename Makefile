@@ -28,7 +28,7 @@ TESTED   = POLYPATH_E2E_DIRECTORY=$(abspath $(TARGET))/testing RUST_TEST_THREADS
 # What users get, and the programs that try it between two hosts.
 TRIED    = -p polypath -p polypath-abi -p polypath-e2e
 # What users read of docs/; the rest is about how Polypath is made.
-USER_DOCS = troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
+USER_DOCS = apm.md bonding.md troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
 
 .PHONY: help deps build optimised test ecosystem next-debian demo interop bench soak fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help

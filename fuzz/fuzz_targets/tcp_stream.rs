@@ -1,5 +1,5 @@
-//! What anybody can send to the TCP port, and what a peer can send by a stream: a preamble in any pieces, or none;
-//! then packets of a possible length, or the end of the stream.
+//! What anybody can send to the TCP port, and what a peer can send by a stream: a preamble in any pieces, or
+//! none; then packets of a possible length, or the end of the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
 //! Functions of our own: the member of a bond that a queue pair sends by. They mean what
-//! `mlx5dv_modify_qp_lag_port(3)` and `mlx5dv_query_qp_lag_port(3)` mean for adapters. (Those belong to libmlx5, which
-//! refuses other devices.) Programs find them by `dlsym`.
+//! `mlx5dv_modify_qp_lag_port(3)` and `mlx5dv_query_qp_lag_port(3)` mean for adapters. (Those belong to
+//! libmlx5, which refuses other devices.) Programs find them by `dlsym`.
 
 use core::ffi::c_int;
 
@@ -12,11 +12,14 @@ use crate::qp::qp_of;
 /// Makes a queue pair of a bond device send by one member: `port` counts from 1, in the order of the device's
 /// interfaces. While that member does not carry, another one is used.
 ///
-/// Returns 0, `EOPNOTSUPP` if the device is no bond or not Polypath's, or `EINVAL` if there is no such member.
+/// Returns 0, `EOPNOTSUPP` if the device is no bond or not Polypath's, or `EINVAL` if there is no such
+/// member.
 ///
 /// # Safety
 /// `qp` is a queue pair of any provider, which is not destroyed meanwhile.
+#[cfg_attr(test, allow(dead_code))]
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
 pub(crate) unsafe extern "C-unwind" fn polypath_modify_qp_lag_port(
     qp: *mut ibv_qp,
     port: u8,
@@ -37,7 +40,9 @@ pub(crate) unsafe extern "C-unwind" fn polypath_modify_qp_lag_port(
 ///
 /// # Safety
 /// As for [`polypath_modify_qp_lag_port`]; the pointers are null or valid for writing.
+#[cfg_attr(test, allow(dead_code))]
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
 pub(crate) unsafe extern "C-unwind" fn polypath_query_qp_lag_port(
     qp: *mut ibv_qp,
     port: *mut u8,

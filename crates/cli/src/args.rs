@@ -266,8 +266,8 @@ pub(crate) struct QpPolicy {
 /// Speak LACP (IEEE 802.1AX, 802.3ad) on interfaces, as half of a link aggregation
 ///
 /// The other half is a switch, or another host. Bond devices of mode 802.3ad leave out those of their
-/// members that LACP does not let distribute. It needs the right to send frames: run it as root of the network
-/// namespace. It ends with SIGTERM or SIGINT, and tells the partner.
+/// members that LACP does not let distribute. It needs the right to send frames: run it as root of the
+/// network namespace. It ends with SIGTERM or SIGINT, and tells the partner.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Each interface keeps its own addresses. A switch that aggregates the interfaces sends what is for one of

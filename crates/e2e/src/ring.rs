@@ -3,7 +3,7 @@
 use crate::{Error, Lab, Running, until};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// rping between both hosts, with verified data in packets of the largest path MTU. It runs until it is
 /// told to end.
@@ -20,7 +20,7 @@ impl Ring {
     /// both ends, if given.
     ///
     /// # Errors
-    /// A program can't be started, or does not transfer within a minute.
+    /// A program can't be started, or does not transfer within two minutes.
     pub fn start(
         lab: &Lab,
         device: Option<&str>,
@@ -45,7 +45,7 @@ impl Ring {
     /// Waits for another hundred lines of the client, which are about as many rounds.
     ///
     /// # Errors
-    /// One end has ended, or no hundred lines came within a minute.
+    /// One end has ended, or no hundred lines came within two minutes.
     pub fn goes_on(&self) -> Result<(), Error> {
         let seen = self.client.lines_from(0).len();
         until("rping to go on", LIMIT, || {
@@ -53,5 +53,20 @@ impl Ring {
             self.server.expect_alive()?;
             Ok((self.client.lines_from(seen).len() > 100).then_some(()))
         })
+        .map_err(|error| {
+            let came = self.client.lines_from(seen).len();
+            let [server, client] = [&self.server, &self.client].map(log_lines);
+            let context = format!(", {came} lines came. Server:\n{server}\nClient:\n{client}");
+            Error::Timeout { what: error.to_string(), limit: LIMIT, context }
+        })
     }
+}
+
+/// The last lines of a program that are not data.
+fn log_lines(program: &Running) -> String {
+    let text = program.text();
+    let lines =
+        text.lines().filter(|line| !line.contains("ping data") && !line.contains("rdma-ping"));
+    let lines: Vec<_> = lines.collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }

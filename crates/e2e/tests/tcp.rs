@@ -1,5 +1,5 @@
-//! Paths over TCP: unmodified programs whose UDP is blocked while they run or from the start, strangers at the
-//! port, and streams that end.
+//! Paths over TCP: unmodified programs whose UDP is blocked while they run or from the start, strangers at
+//! the port, and streams that end.
 
 use polypath_e2e::{
     Error, Finished, Host, Lab, Options, PATIENT, Program, Running, compile_c, pass, share, until,
@@ -19,11 +19,13 @@ fn one_link() -> Result<Lab, Error> {
 /// Lets no UDP of RoCEv2 into the hosts, as a firewall that drops it silently, or lets it in again.
 fn block_udp(lab: &Lab, blocked: bool) -> Result<(), Error> {
     let change = if blocked { "add" } else { "delete" };
-    let of = ["src", "0.0.0.0/0", "dst", "0.0.0.0/0", "proto", "udp", "dport", "4791"];
-    let head = ["xfrm", "policy", change];
     let tail: &[&str] = if blocked { &["dir", "in", "action", "block"] } else { &["dir", "in"] };
-    let words = [&head[..], &of, tail].concat();
-    (0..2).try_for_each(|host| lab.host(host).tool("ip", &words, ""))
+    for any in ["0.0.0.0/0", "::/0"] {
+        let of = ["src", any, "dst", any, "proto", "udp", "dport", "4791"];
+        let words = [&["xfrm", "policy", change][..], &of, tail].concat();
+        (0..2).try_for_each(|host| lab.host(host).tool("ip", &words, ""))?;
+    }
+    Ok(())
 }
 
 /// The paths of the processes of a host: kind, state, and the bytes that were sent.
@@ -164,10 +166,19 @@ fn programs_connect_and_work_if_udp_never_passes() -> Result<(), Error> {
 
 #[test]
 fn rping_verifies_its_data_over_tcp() -> Result<(), Error> {
-    let _share = share(PATIENT);
     let lab = one_link()?;
-    let address = lab.host(0).ipv4(0);
-    let words = ["-a", &address, "-V", "-v", "-S", "9000"];
+    rping_goes_on_over_tcp(&lab, &lab.host(0).ipv4(0))
+}
+
+#[test]
+fn rping_verifies_its_data_over_tcp_and_ipv6() -> Result<(), Error> {
+    let lab = one_link()?;
+    rping_goes_on_over_tcp(&lab, &lab.host(0).ipv6(0))
+}
+
+fn rping_goes_on_over_tcp(lab: &Lab, address: &str) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let words = ["-a", address, "-V", "-v", "-S", "9000"];
     let rping = |host: usize, role| {
         let words = ["rping", role].into_iter().chain(words);
         mp(lab.host(host).verbs(words), ON).spawn()
@@ -176,10 +187,10 @@ fn rping_verifies_its_data_over_tcp() -> Result<(), Error> {
     lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
     let client = rping(1, "-c")?;
     client.wait_line("rdma-ping-9", LIMIT)?;
-    wait_standby(&lab, [&server, &client])?;
-    block_udp(&lab, true)?;
-    wait_kind(&lab, [&server, &client], "tcp")?;
-    wait_tcp_traffic(&lab, 1 << 20, [&server, &client])?;
+    wait_standby(lab, [&server, &client])?;
+    block_udp(lab, true)?;
+    wait_kind(lab, [&server, &client], "tcp")?;
+    wait_tcp_traffic(lab, 1 << 20, [&server, &client])?;
     for program in [&client, &server] {
         let text = program.text();
         assert!(!text.contains("data mismatch") && !text.contains("failed"), "{text}");

@@ -37,8 +37,8 @@ pub fn hostile_ring(script: &[u8]) -> (usize, usize) {
     crate::media::local::hostile::run(script)
 }
 
-/// Takes packets from bytes of a TCP stream, in pieces. Returns how many there were, and whether the stream was
-/// given up.
+/// Takes packets from bytes of a TCP stream, in pieces. Returns how many there were, and whether the stream
+/// was given up.
 pub fn hostile_stream(bytes: &[u8], piece: usize) -> (usize, bool) {
     crate::media::tcp::hostile::run(bytes, piece)
 }

@@ -97,8 +97,8 @@ impl PathManager {
         renewed
     }
 
-    /// Makes a queue pair keep to the interface of this index ([`AffinityRule::Interface`]), or use paths as its
-    /// peer's others do. What the usage says of the queue pair goes before it.
+    /// Makes a queue pair keep to the interface of this index ([`AffinityRule::Interface`]), or use paths as
+    /// its peer's others do. What the usage says of the queue pair goes before it.
     pub fn keep_to(&mut self, now: Duration, qpn: u32, ifindex: Option<u32>) {
         self.advance(now);
         let mode = ifindex.map(|ifindex| Mode::Affinity(AffinityRule::Interface(ifindex)));

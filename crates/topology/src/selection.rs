@@ -352,7 +352,8 @@ mod tests {
     fn a_wrong_selection_is_refused_with_what_to_write() {
         let refused = |text: &str| Selection::parse(text).unwrap_err().to_string();
         let all = "`eth0` selects no device: write roce, roce:eth0, roce2, roce2:eth0+eth1, mp, \
-                   mp:eth0+eth1, bond or bond:eth0+eth1,mode=active-backup, with the names of your interfaces";
+                   mp:eth0+eth1, bond or bond:eth0+eth1,mode=active-backup, with the names of \
+                   your interfaces";
         assert_eq!(refused("eth0"), all);
         let mp = "`mp:a++b` selects no device: write mp or mp:eth0+eth1, with the names of your \
                   interfaces";

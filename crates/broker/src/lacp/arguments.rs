@@ -16,7 +16,8 @@ pub struct LacpArguments {
     #[arg(long = "lacp_rate", value_name = "RATE", default_value = "slow", value_parser = rate)]
     pub lacp_rate: LacpRate,
     /// Whether to speak without being spoken to: on or off
-    #[arg(long = "lacp_active", value_name = "ON|OFF", default_value = "on", value_parser = on, action = ArgAction::Set)]
+    #[arg(long = "lacp_active", value_name = "ON|OFF", default_value = "on")]
+    #[arg(value_parser = on, action = ArgAction::Set)]
     pub lacp_active: bool,
     /// How the active aggregator is chosen: stable, bandwidth or count
     #[arg(long = "ad_select", value_name = "HOW", default_value = "stable", value_parser = select)]
@@ -34,10 +35,12 @@ pub struct LacpArguments {
     #[arg(long = "ad_user_port_key", value_name = "N", default_value = "0")]
     pub ad_user_port_key: u16,
     /// Whether collecting and distributing begin together: on or off
-    #[arg(long = "coupled_control", value_name = "ON|OFF", default_value = "on", value_parser = on, action = ArgAction::Set)]
+    #[arg(long = "coupled_control", value_name = "ON|OFF", default_value = "on")]
+    #[arg(value_parser = on, action = ArgAction::Set)]
     pub coupled_control: bool,
     /// Whether an interface without a partner must not carry traffic: on or off
-    #[arg(long = "lacp_strict", value_name = "ON|OFF", default_value = "off", value_parser = on, action = ArgAction::Set)]
+    #[arg(long = "lacp_strict", value_name = "ON|OFF", default_value = "off")]
+    #[arg(value_parser = on, action = ArgAction::Set)]
     pub lacp_strict: bool,
     /// Keep the states in this file, in the form of /proc/net/bonding
     #[arg(long, value_name = "FILE")]

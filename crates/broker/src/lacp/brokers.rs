@@ -12,7 +12,8 @@ use polypath_ipc::{Client, Hello, port, socket};
 
 use crate::log::log;
 
-/// How often each broker is told, even if nothing changes, and brokers that have started since are looked for.
+/// How often each broker is told, even if nothing changes, and brokers that have started since are looked
+/// for.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The largest number of brokers that are told.

@@ -1,4 +1,5 @@
-//! Packets in a stream of bytes: before each is its length in two bytes, the highest first, and two bytes of zero.
+//! Packets in a stream of bytes: before each are its length in two bytes, the highest first, and two bytes
+//! of zero.
 
 use super::PACKET_BYTES;
 

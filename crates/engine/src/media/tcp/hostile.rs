@@ -3,8 +3,8 @@
 use super::PACKET_BYTES;
 use super::frames::{HEADER, first, fits};
 
-/// Takes packets from bytes as the receiving half does, cut in pieces of `piece` bytes. Returns how many there
-/// were, and whether the stream was given up.
+/// Takes packets from bytes as the receiving half does, cut in pieces of `piece` bytes. Returns how many
+/// there were, and whether the stream was given up.
 ///
 /// # Panics
 /// A rule of the format was broken.

@@ -1,12 +1,12 @@
 //! TCP streams between two lanes, for networks in which UDP or its port does not pass.
 //!
-//! The broker connects to the other host's broker, or takes the connection of that one, and gives the socket to
-//! the lane's process. From then on the two lanes exchange [`frames`]: packets as they are on the wire, without
-//! ICRC, each after its length. The addresses of a path are those of the socket.
+//! The broker connects to the other host's broker, or takes the connection of that one, and gives the socket
+//! to the lane's process. From then on the two lanes exchange [`frames`]: packets as they are on the wire,
+//! without ICRC, each after its length. The addresses of a path are those of the socket.
 //!
-//! What comes from a stream is not believed more than a datagram. A length that is impossible ends the stream,
-//! because what follows can't be found any more, and its path with it. A stream that does not drain becomes full
-//! and loses packets like any path: whole ones, because what was begun is finished first.
+//! What comes from a stream is not believed more than a datagram. A length that is impossible ends the
+//! stream, because what follows can't be found any more, and its path with it. A stream that does not drain
+//! becomes full and loses packets like any path: whole ones, because what was begun is finished first.
 
 mod frames;
 #[cfg(any(test, fuzzing))]
@@ -29,9 +29,9 @@ use super::Halves;
 /// The largest packet, in bytes: a path MTU of 4096 and all headers fit.
 pub(super) const PACKET_BYTES: usize = 4352;
 
-/// How much a peer may have in flight on such a path, as the transport counts packets. Requests and the answers
-/// to the peer's READs share the buffer of a stream, and the rest of it is for acknowledgements and control
-/// packets.
+/// How much a peer may have in flight on such a path, as the transport counts packets. Requests and the
+/// answers to the peer's READs share the buffer of a stream, and the rest of it is for acknowledgements and
+/// control packets.
 pub(crate) const WINDOW: u32 = 1 << 20;
 
 /// The most bytes that wait in this process until the kernel takes them.

@@ -16,8 +16,8 @@ use crate::media::{Received, Rx};
 const ROOM: usize = 128 << 10;
 /// The most packets of one stream that are handed out at a time.
 const BATCH: usize = 64;
-/// A stream by which nothing came for so long is looked at only once in a while, because each look is a system
-/// call, and a program that polls has other paths to look at.
+/// A stream by which nothing came for so long is looked at only once in a while, because each look is a
+/// system call, and a program that polls has other paths to look at.
 const RECENT: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_micros(20);
 

@@ -10,9 +10,9 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::log;
 
-/// How long the kernel tries to deliver before it ends the connection, in milliseconds. Paths find out sooner;
-/// this is for a network that comes back, where an old connection would wait for its next attempt, and a new
-/// one is made at once.
+/// How long the kernel tries to deliver before it ends the connection, in milliseconds. Paths find out
+/// sooner; this is for a network that comes back, where an old connection would wait for its next attempt,
+/// and a new one is made at once.
 const USER_TIMEOUT_MS: u32 = 5000;
 
 /// One end of a stream.
