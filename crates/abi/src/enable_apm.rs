@@ -38,3 +38,17 @@ pub(crate) unsafe extern "C-unwind" fn rdma_enable_apm(
     // SAFETY: `id` is as the caller says, and the value is one byte.
     unsafe { set_option(id, LEVEL_ID, IB_APM, (&raw const value).cast(), 1) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::errno;
+
+    #[test]
+    fn a_program_without_librdmacm_is_told_so() {
+        set_errno(0);
+        // SAFETY: nobody looks at the id.
+        let result = unsafe { rdma_enable_apm(core::ptr::null_mut(), 1) };
+        assert_eq!((result, errno()), (-1, libc::ENOSYS));
+    }
+}

@@ -48,7 +48,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     let kinds = [
         ("link down", Failure::LinkDown, 5.0),
         ("silent cut", Failure::Silence, 50.0),
-        ("address removed", Failure::AddressRemoved, 5.0),
+        ("address removed", Failure::AddressRemoved, 20.0),
     ];
     for (name, failure, floor_ms) in kinds {
         let blackouts_ms = cuts(failure)?;

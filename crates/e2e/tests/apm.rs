@@ -75,6 +75,22 @@ fn start(lab: &Lab, device: &str, words: &[&str]) -> Result<[Running; 2], Error>
     Ok([server, run(1, [words, roles[1]].concat())?])
 }
 
+/// Starts a program on both hosts, and waits until it is at work.
+///
+/// perftest's client connects twice, and its server listens anew in between. A client that is quicker is
+/// rejected and ends, which says nothing of migration.
+fn start_working(device: &str, words: &[&str]) -> Result<(Lab, [Running; 2]), Error> {
+    for _ in 0..5 {
+        let lab = Lab::new()?;
+        let programs = start(&lab, device, words)?;
+        match wait_work(&lab, &programs) {
+            Err(_) if programs[1].text().contains("RDMA_CM_EVENT_REJECTED") => {}
+            at_work => return at_work.map(|()| (lab, programs)),
+        }
+    }
+    Err(Error::Missing(format!("the client of {words:?} was rejected five times")))
+}
+
 /// Waits until all queue pairs of both hosts use link `link`, and are ready to migrate to the other one.
 fn wait_armed(lab: &Lab, programs: &[Running; 2], which: Which, link: usize) -> Result<(), Error> {
     let other = format!("@eth{}", 1 - link);
@@ -118,9 +134,7 @@ fn survive(
     hit: impl Fn(&Lab, usize, usize) -> Result<(), Error>,
     mend: impl Fn(&Lab, usize, usize) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let lab = Lab::new()?;
-    let programs = start(&lab, device, words)?;
-    wait_work(&lab, &programs)?;
+    let (lab, programs) = start_working(device, words)?;
     for round in 0..rounds {
         let one_round = || {
             wait_armed(&lab, &programs, which, round % 2)?;

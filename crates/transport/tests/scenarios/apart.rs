@@ -84,11 +84,11 @@ impl World {
         });
         assert_eq!(at[0], at[1], "{what}: {:?} {seen:?}", states(&self.p));
         assert_eq!(states(&self.p), [MigState::Armed; 2], "{what}: {seen:?}");
-        for side in 0..2 {
+        for (side, posted) in posted.into_iter().enumerate() {
             let done = self.p.nodes[side].host.statuses();
-            let expected: Vec<_> = (0..posted[side]).map(|n| (n, WcStatus::Success)).collect();
+            let expected: Vec<_> = (0..posted).map(|n| (n, WcStatus::Success)).collect();
             assert_eq!(done, expected, "{what}");
-            assert_eq!(self.p.nodes[1 - side].u64_at(0x100), posted[side], "{what}");
+            assert_eq!(self.p.nodes[1 - side].u64_at(0x100), posted, "{what}");
         }
     }
 }
@@ -111,8 +111,8 @@ fn no_loss_of_a_few_packets_leaves_the_ends_on_different_paths() {
                 n > PACKETS || lost >> (n - 1) & 1 == 0
             }));
             for moment in 1..4 {
-                for side in 0..2 {
-                    if at[side] == moment {
+                for (side, at) in at.into_iter().enumerate() {
+                    if at == moment {
                         w.migrate(side);
                     }
                 }
@@ -174,10 +174,10 @@ fn links_that_fail_in_turn_leave_the_ends_together_and_each_operation_executed_o
         w.p.rng = Rng(seed);
         let mut posted = [0; 2];
         for round in 0..40 {
-            for side in 0..2 {
+            for (side, posted) in posted.iter_mut().enumerate() {
                 for _ in 0..w.p.rng.below(4) {
-                    w.p.nodes[side].post(posted[side], ADD, 0x1000 + 8 * (posted[side] % 64), 8);
-                    posted[side] += 1;
+                    w.p.nodes[side].post(*posted, ADD, 0x1000 + 8 * (*posted % 64), 8);
+                    *posted += 1;
                 }
                 if w.p.rng.chance(200) {
                     w.migrate(side);
