@@ -17,13 +17,21 @@ fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-/// Listens on a port of all addresses, IPv4 included.
+/// Listens on a port of all addresses, IPv4 included. A kernel without IPv6 has only IPv4.
 pub(crate) fn listen(port: u16) -> io::Result<OwnedFd> {
-    let listener = socket(AddressFamily::INET6)?;
-    sockopt::set_ipv6_v6only(&listener, false)?;
+    let (listener, all) = match socket(AddressFamily::INET6) {
+        Ok(listener) => {
+            sockopt::set_ipv6_v6only(&listener, false)?;
+            (listener, IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            (socket(AddressFamily::INET)?, IpAddr::from(std::net::Ipv4Addr::UNSPECIFIED))
+        }
+        Err(error) => return Err(error),
+    };
     // Connections of a broker before this one may still be in TIME_WAIT.
     sockopt::set_socket_reuseaddr(&listener, true)?;
-    rustix::net::bind(&listener, &SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port)))?;
+    rustix::net::bind(&listener, &SocketAddr::new(all, port))?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
@@ -118,11 +126,15 @@ mod tests {
         drop(caller);
         wait(&called, PollFlags::IN);
         assert_eq!(receive(&called, &mut room).unwrap(), Some(0));
-        drop((called, listener));
-        let refused = connect(here, there, port, 0).and_then(|socket| {
-            wait(&socket, PollFlags::OUT);
-            connected(&socket)
-        });
+        // A port that is taken, so that nobody else can listen there meanwhile.
+        let taken = socket(AddressFamily::INET).unwrap();
+        rustix::net::bind(&taken, &SocketAddr::new(there, 0)).unwrap();
+        let taken = std::net::TcpStream::from(taken);
+        let refused =
+            connect(here, there, taken.local_addr().unwrap().port(), 0).and_then(|socket| {
+                wait(&socket, PollFlags::OUT);
+                connected(&socket)
+            });
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }
