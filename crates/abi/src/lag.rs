@@ -19,7 +19,6 @@ use crate::qp::qp_of;
 /// `qp` is a queue pair of any provider, which is not destroyed meanwhile.
 #[cfg_attr(test, allow(dead_code))]
 #[cfg_attr(not(test), unsafe(no_mangle))]
-#[cfg_attr(test, allow(dead_code))]
 pub(crate) unsafe extern "C-unwind" fn polypath_modify_qp_lag_port(
     qp: *mut ibv_qp,
     port: u8,
@@ -42,7 +41,6 @@ pub(crate) unsafe extern "C-unwind" fn polypath_modify_qp_lag_port(
 /// As for [`polypath_modify_qp_lag_port`]; the pointers are null or valid for writing.
 #[cfg_attr(test, allow(dead_code))]
 #[cfg_attr(not(test), unsafe(no_mangle))]
-#[cfg_attr(test, allow(dead_code))]
 pub(crate) unsafe extern "C-unwind" fn polypath_query_qp_lag_port(
     qp: *mut ibv_qp,
     port: *mut u8,
