@@ -1,6 +1,7 @@
 //! Programs in the lab: they are started, watched line by line, and waited for with a limit.
 
 use crate::ns::Namespace;
+use crate::wait::Patience;
 use crate::{Artifacts, Error, pty, until};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 /// The largest number of bytes of output kept per program. Further output is dropped, and the kept
 /// output says so.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// How often the clock is looked at while a line is waited for.
+const LOOK: Duration = Duration::from_secs(1);
 /// The time for which output may still arrive after a program has ended.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -250,7 +253,7 @@ impl Running {
     /// # Errors
     /// If it does not come within `limit`, or the program ends before.
     pub fn wait_line(&self, text: &str, limit: Duration) -> Result<Line, Error> {
-        let deadline = Instant::now() + limit;
+        let mut patience = Patience::new(limit);
         let mut seen = 0;
         let mut state = self.output.lock();
         loop {
@@ -262,13 +265,13 @@ impl Running {
                 let problem = format!("ended without writing {text:?}");
                 return Err(self.problem(problem, state.text()));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = patience.left();
             if left.is_zero() {
                 let context = format!("\n{}", state.text());
                 let what = format!("{text:?} from {}", self.name);
                 return Err(Error::Timeout { what, limit, context });
             }
-            let wait = self.output.changed.wait_timeout(state, left);
+            let wait = self.output.changed.wait_timeout(state, left.min(LOOK));
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
