@@ -10,8 +10,8 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// What is left of a time limit. If the whole machine stands still for a minute, as virtual machines do that
-/// are moved or saved, the clock goes on, but nobody had the time to do what is waited for. So a long pause between two
-/// looks counts only as [`LOOK_MAX`].
+/// are moved or saved, the clock goes on, but nobody had the time to do what is waited for. So a long pause
+/// between two looks counts only as [`LOOK_MAX`].
 #[derive(Debug)]
 pub(crate) struct Patience {
     left: Duration,
