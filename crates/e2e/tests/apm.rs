@@ -251,8 +251,8 @@ fn a_port_that_comes_up_at_the_passive_end_is_suggested_loaded_and_used() -> Res
     let words = ["dumpcap", "-i", "eth1", "-f", "udp dst port 4791", "-c", "200", "-w", &traffic];
     lab.host(1).program(words).spawn()?.finish(LIMIT)?.expect_success()?;
 
-    // What the kernel has captured reaches the file a little later; so it is read until all is there. While it
-    // grows, its last packet may be cut short, which is an error of tshark.
+    // What the kernel has captured reaches the file a little later; so it is read until all is there.
+    // While it grows, its last packet may be cut short, which is an error of tshark.
     let steps = ["10.0.0.1,0x001b", "10.0.0.2,0x001c", "10.0.0.2,0x0019", "10.0.0.1,0x001a"];
     until("SAP, SPR, LAP and APR in this order", LIMIT, || {
         let ids = decode(lab.host(1), &messages, &["ip.src", "infiniband.mad.attributeid"]);
