@@ -26,11 +26,12 @@ const TURNS_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Affinity {
     rule: AffinityRule,
-    /// The place in the set of each queue pair that has sent, under round robin.
+    /// The turn of each queue pair that has sent, under round robin. Its place in the set is the remainder of
+    /// the turn by the number of places.
     turns: BTreeMap<u32, usize>,
-    /// The number of queue pairs at each place.
+    /// The number of queue pairs at each place, when the last turn was given.
     loads: Vec<usize>,
-    /// The place whose turn it is, if all have as many.
+    /// The turn that is given next, if all places have as many.
     next_turn: usize,
 }
 
@@ -69,15 +70,17 @@ impl Affinity {
         set.members().nth(turn % places)
     }
 
-    /// Gives a queue pair the next of the places that have the fewest queue pairs.
+    /// Gives a queue pair a turn at one of the places that have the fewest queue pairs. No two have the same
+    /// turn, so those that had to share a place find places of their own when the set grows.
     fn take_turn(&mut self, qpn: u32, places: usize) -> usize {
-        if self.loads.len() < places {
-            self.loads.resize(places, 0);
+        if self.loads.len() != places {
+            self.loads = vec![0; places];
+            self.turns.values().for_each(|turn| self.loads[turn % places] += 1);
         }
-        let from_next = (0..places).map(|after| (self.next_turn + after) % places);
-        let turn = from_next.min_by_key(|place| self.loads[*place]).unwrap_or(0);
+        let from_next = self.next_turn..self.next_turn + places;
+        let turn = from_next.min_by_key(|turn| self.loads[turn % places]).unwrap_or(0);
         self.next_turn = turn + 1;
-        self.loads[turn] += 1;
+        self.loads[turn % places] += 1;
         self.turns.insert(qpn, turn);
         turn
     }
@@ -116,7 +119,8 @@ impl Policy for Affinity {
 
     fn forget(&mut self, qpn: u32) {
         if let Some(turn) = self.turns.remove(&qpn) {
-            self.loads[turn] -= 1;
+            let places = self.loads.len();
+            self.loads[turn % places] -= 1;
         }
     }
 }
@@ -139,4 +143,26 @@ fn weight(qpn: u32, number: u8) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_shared_the_only_place_spread_when_the_set_grows() {
+        let mut affinity = Affinity::new(AffinityRule::RoundRobin);
+        let turns: Vec<usize> = (0..4).map(|qpn| affinity.take_turn(qpn, 1)).collect();
+        for places in 1..=4 {
+            let at = |place: usize| turns.iter().filter(|turn| *turn % places == place).count();
+            let counts: Vec<usize> = (0..places).map(at).collect();
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(most - least <= 1, "{counts:?}");
+        }
+        // Two of one place have gone. Those that come next, in a larger set, take that place.
+        affinity.forget(0);
+        affinity.forget(2);
+        let next: Vec<usize> = (4..6).map(|qpn| affinity.take_turn(qpn, 2) % 2).collect();
+        assert_eq!(next, [0, 0]);
+    }
 }
