@@ -6,7 +6,7 @@
 //! interval of the counting, half a millisecond. Unless root measures, delays of the machine's
 //! scheduler are added. Both make our result worse, never better.
 
-use crate::report::{Floor, Measurement, Report, median};
+use crate::report::Report;
 use polypath_e2e::{Direction, End, Error, Flow, Lab, longest_gap, pass, until};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,18 +26,8 @@ const BROKEN_MS: f64 = 300.0;
 /// Measures both kinds of failure.
 pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     for (name, silent, floor_ms) in [("link down", false, 5.0), ("silent cut", true, 50.0)] {
-        let blackouts_ms = cuts(silent)?;
-        let longest = blackouts_ms.iter().copied().fold(0.0, f64::max);
-        report.add(Measurement {
-            name: format!("mp: blackout at {name}, ms"),
-            ours: median(&blackouts_ms),
-            ours_all: blackouts_ms,
-            other: None,
-            other_all: Vec::new(),
-            floor: Floor::AtMost(floor_ms),
-            bound: Floor::AtMost(BROKEN_MS),
-        });
-        polypath_e2e::say!("  longest {longest:.1} ms");
+        let name = format!("mp: blackout at {name}");
+        report.add_blackouts(&name, cuts(silent)?, floor_ms, BROKEN_MS);
     }
     Ok(())
 }

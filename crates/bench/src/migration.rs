@@ -4,7 +4,7 @@
 //! The measurement is made from outside, as that of [`crate::blackout`] is, while an unmodified ib_write_bw
 //! runs that knows nothing of migration. Each failure waits until both ends are ARMED.
 
-use crate::report::{Floor, Measurement, Report, median};
+use crate::report::Report;
 use polypath_e2e::{Direction, End, Error, Flow, Lab, Running, longest_gap, pass, until};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,18 +51,8 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
         ("address removed", Failure::AddressRemoved, 20.0),
     ];
     for (name, failure, floor_ms) in kinds {
-        let blackouts_ms = cuts(failure)?;
-        let longest = blackouts_ms.iter().copied().fold(0.0, f64::max);
-        report.add(Measurement {
-            name: format!("apm: blackout at {name}, ms"),
-            ours: median(&blackouts_ms),
-            ours_all: blackouts_ms,
-            other: None,
-            other_all: Vec::new(),
-            floor: Floor::AtMost(floor_ms),
-            bound: Floor::AtMost(BROKEN_MS),
-        });
-        polypath_e2e::say!("  longest {longest:.1} ms");
+        let name = format!("apm: blackout at {name}");
+        report.add_blackouts(&name, cuts(failure)?, floor_ms, BROKEN_MS);
     }
     Ok(())
 }

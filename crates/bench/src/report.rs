@@ -78,6 +78,28 @@ impl Report {
         self.measurements.push(measurement);
     }
 
+    /// Adds the times for which traffic stood still, in milliseconds, and prints the longest as well. Above
+    /// `floor_ms` a median is worse than on an idle machine, above `broken_ms` something is broken.
+    pub(crate) fn add_blackouts(
+        &mut self,
+        name: &str,
+        blackouts_ms: Vec<f64>,
+        floor_ms: f64,
+        broken_ms: f64,
+    ) {
+        let longest = blackouts_ms.iter().copied().fold(0.0, f64::max);
+        self.add(Measurement {
+            name: format!("{name}, ms"),
+            ours: median(&blackouts_ms),
+            ours_all: blackouts_ms,
+            other: None,
+            other_all: Vec::new(),
+            floor: Floor::AtMost(floor_ms),
+            bound: Floor::AtMost(broken_ms),
+        });
+        polypath_e2e::say!("  longest {longest:.1} ms");
+    }
+
     pub(crate) fn floors_met(&self) -> bool {
         self.measurements.iter().all(Measurement::met)
     }

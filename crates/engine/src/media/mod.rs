@@ -4,6 +4,7 @@
 //! ([`Tx::carries`]). Queue pairs and the path manager do not know the medium.
 
 mod capture;
+mod connections;
 mod delay_queue;
 mod faults;
 mod flow;
@@ -15,6 +16,7 @@ mod judge;
 pub(crate) mod local;
 mod medium;
 mod names;
+mod open_flows;
 #[cfg(test)]
 mod pair;
 #[allow(unsafe_code)]

@@ -48,8 +48,9 @@ impl LocalRx {
     #[cold]
     fn renew(&mut self) {
         self.version = self.exchange.version();
-        for channel in self.exchange.all() {
-            if self.lines.iter().all(|line| !Arc::ptr_eq(&line.channel, &channel)) {
+        for channel in self.exchange.all().iter() {
+            if self.lines.iter().all(|line| !Arc::ptr_eq(&line.channel, channel)) {
+                let channel = channel.clone();
                 let consumer = Consumer::new(channel.reads);
                 self.lines.push(Line { channel, consumer });
             }
@@ -63,7 +64,7 @@ impl LocalRx {
         lines.retain(|line| {
             let stays = line.channel.works();
             if !stays {
-                exchange.remove(&line.channel);
+                exchange.remove(&line.channel, "it is over");
             }
             stays
         });

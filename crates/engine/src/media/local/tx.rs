@@ -11,16 +11,15 @@ use super::PACKET_BYTES;
 use super::channel::Channel;
 use super::exchange::Exchange;
 use super::ring::Producer;
+use crate::media::open_flows::OpenFlows;
 use crate::media::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal, Tx};
 
-/// A flow that is open.
+/// Where the packets of a flow go.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     slot: u8,
     src: IpAddr,
     dst: IpAddr,
-    tag: u32,
-    sent_bytes: u64,
 }
 
 /// A channel, and the end of its ring that this half owns.
@@ -38,19 +37,12 @@ pub(crate) struct LocalTx {
     exchange: Arc<Exchange>,
     version: u32,
     lines: Vec<Line>,
-    /// By the handles' indexes, with serial numbers.
-    flows: Vec<(u32, Option<Flow>)>,
-    queued: Flushed,
-    errors: Vec<FlowError>,
+    flows: OpenFlows<Flow>,
 }
-
-/// The most errors that are kept until they are taken.
-const ERRORS_MAX: usize = 64;
 
 impl LocalTx {
     pub(super) fn new(exchange: Arc<Exchange>) -> Self {
-        let (lines, flows, errors) = (Vec::new(), Vec::new(), Vec::new());
-        Self { exchange, version: 0, lines, flows, queued: Flushed::default(), errors }
+        Self { exchange, version: 0, lines: Vec::new(), flows: OpenFlows::new() }
     }
 
     /// Takes new channels, and lets go of those that are over.
@@ -58,26 +50,12 @@ impl LocalTx {
     fn renew(&mut self) {
         self.version = self.exchange.version();
         self.lines.retain(|line| line.channel.works());
-        for channel in self.exchange.all() {
-            if channel.works() && self.lines.iter().all(|l| !Arc::ptr_eq(&l.channel, &channel)) {
+        for channel in self.exchange.all().iter() {
+            if channel.works() && self.lines.iter().all(|l| !Arc::ptr_eq(&l.channel, channel)) {
+                let channel = channel.clone();
                 let producer = Producer::new(channel.writes);
                 self.lines.push(Line { channel, producer, written: false });
             }
-        }
-    }
-
-    fn flow_mut(&mut self, handle: FlowHandle) -> Option<&mut Flow> {
-        let (serial, flow) = self.flows.get_mut(handle.index as usize)?;
-        flow.as_mut().filter(|_| *serial == handle.serial)
-    }
-
-    fn failed(&mut self, flow: FlowHandle, tag: u32, kind: FlowFault) {
-        self.queued.dropped += 1;
-        let same = |e: &&mut FlowError| (e.flow, e.kind) == (flow, kind);
-        if let Some(error) = self.errors.iter_mut().find(same) {
-            error.packets += 1;
-        } else if self.errors.len() < ERRORS_MAX {
-            self.errors.push(FlowError { flow, tag, kind, packets: 1 });
         }
     }
 }
@@ -97,23 +75,12 @@ impl Tx for LocalTx {
         let PathKind::Local { slot } = address.kind else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        let flow = Flow { slot, src: address.local, dst: address.remote, tag, sent_bytes: 0 };
-        let free = self.flows.iter().position(|(_, flow)| flow.is_none());
-        let index = free.unwrap_or_else(|| {
-            self.flows.push((0, None));
-            self.flows.len() - 1
-        });
-        let place = &mut self.flows[index];
-        place.0 = place.0.wrapping_add(1);
-        place.1 = Some(flow);
-        Ok(FlowHandle { index: index as u32, serial: place.0 })
+        let flow = Flow { slot, src: address.local, dst: address.remote };
+        Ok(self.flows.open(flow, tag))
     }
 
     fn close(&mut self, handle: FlowHandle) {
-        if self.flow_mut(handle).is_some() {
-            self.flows[handle.index as usize].1 = None;
-        }
-        self.errors.retain(|error| error.flow != handle);
+        self.flows.close(handle);
     }
 
     fn send_packet(&mut self, _now: Duration, handle: FlowHandle, packet: &[u8], seal: Seal) {
@@ -124,31 +91,27 @@ impl Tx for LocalTx {
         if self.version != self.exchange.version() {
             self.renew();
         }
-        let Some(&mut Flow { slot, src, dst, tag, .. }) = self.flow_mut(handle) else { return };
+        let Some(Flow { slot, src, dst }) = self.flows.ends(handle) else { return };
         let line = self.lines.iter_mut().find(|l| l.channel.slot == slot && l.channel.works());
         let Some(line) = line else {
-            return self.failed(handle, tag, FlowFault::Refused(libc::ENOTCONN));
+            return self.flows.failed(handle, FlowFault::Refused(libc::ENOTCONN));
         };
         match line.producer.push(&line.channel.memory, src, dst, packet) {
             Ok(true) => {
                 line.written = true;
-                self.queued.sent += 1;
-                self.queued.sent_bytes += packet.len() as u64;
-                if let Some(flow) = self.flow_mut(handle) {
-                    flow.sent_bytes += packet.len() as u64;
-                }
+                self.flows.sent(handle, packet.len());
             }
-            Ok(false) => self.failed(handle, tag, FlowFault::Congested(libc::ENOBUFS)),
+            Ok(false) => self.flows.failed(handle, FlowFault::Congested(libc::ENOBUFS)),
             Err(_) => {
                 let channel = line.channel.clone();
-                self.exchange.remove(&channel);
-                self.failed(handle, tag, FlowFault::Refused(libc::EPROTO));
+                self.exchange.remove(&channel, "its ring is broken");
+                self.flows.failed(handle, FlowFault::Refused(libc::EPROTO));
             }
         }
     }
 
     fn has_queued(&self) -> bool {
-        self.queued != Flushed::default()
+        self.flows.has_queued()
     }
 
     fn flush(&mut self, _now: Duration) -> Flushed {
@@ -158,15 +121,14 @@ impl Tx for LocalTx {
                 line.channel.ring_if_asleep();
             }
         }
-        core::mem::take(&mut self.queued)
+        self.flows.take_queued()
     }
 
     fn take_errors(&mut self) -> Vec<FlowError> {
-        core::mem::take(&mut self.errors)
+        self.flows.take_errors()
     }
 
     fn sent_bytes(&self, handle: FlowHandle) -> u64 {
-        let open = self.flows.get(handle.index as usize).filter(|open| open.0 == handle.serial);
-        open.and_then(|open| open.1.as_ref()).map_or(0, |flow| flow.sent_bytes)
+        self.flows.sent_bytes(handle)
     }
 }

@@ -59,13 +59,7 @@ impl TcpRx {
     #[cold]
     fn renew(&mut self) {
         self.version = self.streams.version();
-        let all = self.streams.all();
-        self.lines.retain(|line| all.iter().any(|stream| Arc::ptr_eq(stream, &line.stream)));
-        for stream in all {
-            if self.lines.iter().all(|line| !Arc::ptr_eq(&line.stream, &stream)) {
-                self.lines.push(Line::new(stream));
-            }
-        }
+        self.streams.follow(&mut self.lines, |line| &line.stream, Line::new);
     }
 }
 

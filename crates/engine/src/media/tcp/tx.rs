@@ -9,21 +9,11 @@ use polypath_paths::{PathAddress, StreamEnds};
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{PACKET_BYTES, WAITING_MAX, frames};
+use crate::media::open_flows::OpenFlows;
 use crate::media::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal, Tx};
 
 /// When a stream that had no room is tried again, if nothing else happens.
 const AGAIN: Duration = Duration::from_micros(500);
-/// The most errors that are kept until they are taken.
-const ERRORS_MAX: usize = 64;
-
-/// A flow that is open.
-#[derive(Clone, Copy, Debug)]
-struct Flow {
-    ends: StreamEnds,
-    tag: u32,
-    sent_bytes: u64,
-}
-
 /// A stream, and what waits to be written to it: frames, the first of which may be written in part.
 #[derive(Debug)]
 struct Line {
@@ -38,10 +28,7 @@ pub(crate) struct TcpTx {
     streams: Arc<Streams>,
     version: u32,
     lines: Vec<Line>,
-    /// By the handles' indexes, with serial numbers.
-    flows: Vec<(u32, Option<Flow>)>,
-    queued: Flushed,
-    errors: Vec<FlowError>,
+    flows: OpenFlows<StreamEnds>,
     /// When to try a stream again that had no room.
     again_at: Option<Duration>,
 }
@@ -82,37 +69,15 @@ impl Line {
 
 impl TcpTx {
     pub(super) fn new(streams: Arc<Streams>) -> Self {
-        let (lines, flows, errors) = (Vec::new(), Vec::new(), Vec::new());
-        let queued = Flushed::default();
-        Self { streams, version: 0, lines, flows, queued, errors, again_at: None }
+        let (lines, flows) = (Vec::new(), OpenFlows::new());
+        Self { streams, version: 0, lines, flows, again_at: None }
     }
 
     /// Takes new streams, and lets go of those that are over.
     #[cold]
     fn renew(&mut self) {
         self.version = self.streams.version();
-        let all = self.streams.all();
-        self.lines.retain(|line| all.iter().any(|stream| Arc::ptr_eq(stream, &line.stream)));
-        for stream in all {
-            if self.lines.iter().all(|line| !Arc::ptr_eq(&line.stream, &stream)) {
-                self.lines.push(Line::new(stream));
-            }
-        }
-    }
-
-    fn flow_mut(&mut self, handle: FlowHandle) -> Option<&mut Flow> {
-        let (serial, flow) = self.flows.get_mut(handle.index as usize)?;
-        flow.as_mut().filter(|_| *serial == handle.serial)
-    }
-
-    fn failed(&mut self, flow: FlowHandle, tag: u32, kind: FlowFault) {
-        self.queued.dropped += 1;
-        let same = |e: &&mut FlowError| (e.flow, e.kind) == (flow, kind);
-        if let Some(error) = self.errors.iter_mut().find(same) {
-            error.packets += 1;
-        } else if self.errors.len() < ERRORS_MAX {
-            self.errors.push(FlowError { flow, tag, kind, packets: 1 });
-        }
+        self.streams.follow(&mut self.lines, |line| &line.stream, Line::new);
     }
 }
 
@@ -132,22 +97,11 @@ impl Tx for TcpTx {
         let Some(ends) = StreamEnds::of(address) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        let free = self.flows.iter().position(|(_, flow)| flow.is_none());
-        let index = free.unwrap_or_else(|| {
-            self.flows.push((0, None));
-            self.flows.len() - 1
-        });
-        let place = &mut self.flows[index];
-        place.0 = place.0.wrapping_add(1);
-        place.1 = Some(Flow { ends, tag, sent_bytes: 0 });
-        Ok(FlowHandle { index: index as u32, serial: place.0 })
+        Ok(self.flows.open(ends, tag))
     }
 
     fn close(&mut self, handle: FlowHandle) {
-        if self.flow_mut(handle).is_some() {
-            self.flows[handle.index as usize].1 = None;
-        }
-        self.errors.retain(|error| error.flow != handle);
+        self.flows.close(handle);
     }
 
     fn send_packet(&mut self, _now: Duration, handle: FlowHandle, packet: &[u8], seal: Seal) {
@@ -158,26 +112,22 @@ impl Tx for TcpTx {
         if self.version != self.streams.version() {
             self.renew();
         }
-        let Some(&mut Flow { ends, tag, .. }) = self.flow_mut(handle) else { return };
+        let Some(ends) = self.flows.ends(handle) else { return };
         if !frames::fits(packet.len()) {
-            return self.failed(handle, tag, FlowFault::Refused(libc::EMSGSIZE));
+            return self.flows.failed(handle, FlowFault::Refused(libc::EMSGSIZE));
         }
         let line = self.lines.iter_mut().find(|l| l.stream.ends == ends && l.stream.works());
         let Some(line) = line else {
-            return self.failed(handle, tag, FlowFault::Refused(libc::ENOTCONN));
+            return self.flows.failed(handle, FlowFault::Refused(libc::ENOTCONN));
         };
         if !line.push(packet) {
-            return self.failed(handle, tag, FlowFault::Congested(libc::ENOBUFS));
+            return self.flows.failed(handle, FlowFault::Congested(libc::ENOBUFS));
         }
-        self.queued.sent += 1;
-        self.queued.sent_bytes += packet.len() as u64;
-        if let Some(flow) = self.flow_mut(handle) {
-            flow.sent_bytes += packet.len() as u64;
-        }
+        self.flows.sent(handle, packet.len());
     }
 
     fn has_queued(&self) -> bool {
-        self.queued != Flushed::default()
+        self.flows.has_queued()
     }
 
     fn flush(&mut self, now: Duration) -> Flushed {
@@ -194,16 +144,15 @@ impl Tx for TcpTx {
                 }
             }
         }
-        core::mem::take(&mut self.queued)
+        self.flows.take_queued()
     }
 
     fn take_errors(&mut self) -> Vec<FlowError> {
-        core::mem::take(&mut self.errors)
+        self.flows.take_errors()
     }
 
     fn sent_bytes(&self, handle: FlowHandle) -> u64 {
-        let open = self.flows.get(handle.index as usize).filter(|open| open.0 == handle.serial);
-        open.and_then(|open| open.1.as_ref()).map_or(0, |flow| flow.sent_bytes)
+        self.flows.sent_bytes(handle)
     }
 
     fn next_deadline(&self) -> Option<Duration> {

@@ -1,0 +1,158 @@
+//! The connections of a lane by one medium: where they come in, and where it is told that one is wanted or
+//! over. Connections are channels of shared memory, or TCP streams.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::notify::lock;
+
+/// A way to one other lane.
+pub(crate) trait Connection {
+    /// What it leads to. A lane has one connection for each.
+    type Ends: Copy + PartialEq;
+    /// The most connections of a lane, and the most that are wanted at a time.
+    const MAX: usize;
+
+    fn ends(&self) -> Self::Ends;
+    /// What becomes readable when something arrives, or it ends.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Gives it up. `why` is for the log, if it writes that.
+    fn end(&self, why: &str);
+}
+
+/// The connections of a lane. The medium's halves take new ones from here, because each half has state of its
+/// own for them.
+#[derive(Debug)]
+pub(crate) struct Connections<C: Connection> {
+    /// Readable while one of their descriptors is.
+    readable: OwnedFd,
+    all: Mutex<Vec<Arc<C>>>,
+    /// Counts the connections that came and went.
+    version: AtomicU32,
+    /// Whether the lane is closed. It changes with `all` locked.
+    closed: AtomicBool,
+    /// Those that are wanted, and those that are over.
+    wanted: Mutex<Vec<C::Ends>>,
+    over: Mutex<Vec<C::Ends>>,
+    /// Whether there are any of the latter.
+    has_over: AtomicBool,
+}
+
+impl<C: Connection> Connections<C> {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            readable: epoll::create(CreateFlags::CLOEXEC)?,
+            all: Mutex::default(),
+            version: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            wanted: Mutex::default(),
+            over: Mutex::default(),
+            has_over: AtomicBool::new(false),
+        })
+    }
+
+    /// A descriptor that is readable while one of a connection is.
+    pub(super) fn fd(&self) -> RawFd {
+        self.readable.as_raw_fd()
+    }
+
+    /// Adds a connection. It takes the place of an earlier one with the same ends.
+    ///
+    /// # Errors
+    /// There are too many, the lane is closed, or no more descriptors can be watched.
+    pub(crate) fn add(&self, connection: C) -> io::Result<()> {
+        let mut all = lock(&self.all);
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        }
+        if let Some(earlier) = all.iter().position(|other| other.ends() == connection.ends()) {
+            let earlier = all.remove(earlier);
+            earlier.end("another one takes its place");
+            self.forget(&earlier);
+        }
+        if all.len() >= C::MAX {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let (data, flags) = (EventData::new_u64(0), EventFlags::IN);
+        epoll::add(&self.readable, connection.descriptor(), data, flags)?;
+        all.push(Arc::new(connection));
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives a connection up.
+    pub(super) fn remove(&self, connection: &Arc<C>, why: &str) {
+        connection.end(why);
+        let mut all = lock(&self.all);
+        let before = all.len();
+        all.retain(|other| !Arc::ptr_eq(other, connection));
+        if all.len() < before {
+            self.forget(connection);
+            lock(&self.over).push(connection.ends());
+            self.has_over.store(true, Ordering::Relaxed);
+            self.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Ends all connections, and takes no more: the lane is closed.
+    pub(crate) fn close(&self) {
+        let all = {
+            let mut all = lock(&self.all);
+            self.closed.store(true, Ordering::Relaxed);
+            core::mem::take(&mut *all)
+        };
+        for connection in all {
+            connection.end("the lane is closed");
+            self.forget(&connection);
+        }
+    }
+
+    /// Stops watching the descriptor. Closing it would not be enough, because a child may have it, too.
+    fn forget(&self, connection: &C) {
+        // It fails only if it is not watched.
+        let _ = epoll::delete(&self.readable, connection.descriptor());
+    }
+
+    /// How often connections came and went. If that differs from what it was, look at them again.
+    #[inline]
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Arc<C>>> {
+        lock(&self.all)
+    }
+
+    /// Notes that a connection with these ends is wanted. More than [`Connection::MAX`] are asked for again
+    /// later.
+    pub(crate) fn want(&self, ends: C::Ends) {
+        let mut wanted = lock(&self.wanted);
+        if !wanted.contains(&ends) && wanted.len() < C::MAX {
+            wanted.push(ends);
+        }
+    }
+
+    /// The connections that are wanted since the last call.
+    pub(crate) fn take_wanted(&self) -> Vec<C::Ends> {
+        core::mem::take(&mut lock(&self.wanted))
+    }
+
+    /// The connections that are over since the last call, and were not replaced.
+    #[inline]
+    pub(crate) fn take_over(&self) -> Vec<C::Ends> {
+        // It is set with the lane's lock held, as this is called.
+        if self.has_over.load(Ordering::Relaxed) { self.take_all_over() } else { Vec::new() }
+    }
+
+    #[cold]
+    fn take_all_over(&self) -> Vec<C::Ends> {
+        self.has_over.store(false, Ordering::Relaxed);
+        let over = core::mem::take(&mut *lock(&self.over));
+        let all = lock(&self.all);
+        over.into_iter().filter(|ends| all.iter().all(|c| c.ends() != *ends)).collect()
+    }
+}
