@@ -61,7 +61,7 @@ impl PathManager {
         let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
         self.send_hello(&hello, None, address);
         let Some(key) = self.peers.get(peer_index).map(|p| p.key) else { return };
-        let ends = StreamEnds { local: key.local, remote: key.remote, slot: key.slot };
+        let ends = key.stream_ends();
         if self.streams.contains(&ends) {
             self.send_hello(&hello, None, PathAddress { kind: ends.kind(), ..address });
         } else if tries >= self.tries_before_stream(ends) {
@@ -73,10 +73,7 @@ impl PathManager {
     pub(crate) fn hello_for(&self, ends: StreamEnds) -> Option<Vec<u8>> {
         let fits = |qp: &&Qp| {
             let key = self.peers.get(qp.peer).map(|p| p.key);
-            key.is_some_and(|key| {
-                (key.local, key.remote, key.slot) == (ends.local, ends.remote, ends.slot)
-                    && key.options.multipath
-            })
+            key.is_some_and(|key| key.stream_ends() == ends && key.options.multipath)
         };
         let (qpn, qp) = self.qps.iter().find(|(_, qp)| fits(qp))?;
         let hello = Hello {

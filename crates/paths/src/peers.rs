@@ -9,7 +9,7 @@ use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
 use crate::policy::{AnyPolicy, OwnPolicies};
 use crate::slab::Slab;
-use crate::types::Reason;
+use crate::types::{Reason, StreamEnds};
 use polypath_types::{PathId, PeerId};
 
 /// The properties that queue pairs of one peer have in common.
@@ -19,6 +19,13 @@ pub(crate) struct PeerKey {
     pub(crate) remote: IpAddr,
     pub(crate) slot: u8,
     pub(crate) options: PathOptions,
+}
+
+impl PeerKey {
+    /// The ends of the TCP stream that the peer's first path would need.
+    pub(crate) fn stream_ends(&self) -> StreamEnds {
+        StreamEnds { local: self.local, remote: self.remote, slot: self.slot }
+    }
 }
 
 /// A peer without any path.

@@ -48,10 +48,7 @@ impl PathManager {
             // Queue pairs whose HELLOs were not answered ask by the stream.
             let waits = |qp: &crate::manager::Qp| {
                 let key = self.peers.get(qp.peer).map(|p| p.key);
-                !qp.agreed
-                    && key.is_some_and(|key| {
-                        (key.local, key.remote, key.slot) == (ends.local, ends.remote, ends.slot)
-                    })
+                !qp.agreed && key.is_some_and(|key| key.stream_ends() == ends)
             };
             let waiting: Vec<Qpn> =
                 self.qps.iter().filter(|(_, qp)| waits(qp)).map(|(qpn, _)| *qpn).collect();
