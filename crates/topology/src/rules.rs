@@ -123,8 +123,12 @@ pub struct PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// What users get who set nothing.
-    pub const DEFAULT: Self = Self { policy: Policy::ActiveBackup, affinity: None };
+    /// What users get who set nothing: the bandwidth of all paths.
+    pub const DEFAULT: Self = Self { policy: Policy::Balance, affinity: None };
+
+    /// What users get who only name an interface to prefer: under bonding's name for it, `primary`, one
+    /// interface carries the data while it works.
+    pub const WITH_PRIMARY: Self = Self { policy: Policy::ActiveBackup, affinity: None };
 
     fn of(settings: &Bonding) -> Option<Self> {
         Some(Self { policy: settings.policy?, affinity: settings.affinity })
@@ -217,6 +221,9 @@ impl InForce {
         prefer(environment, Origin::Environment);
         prefer(process.selected, Origin::Device);
         weakest_first(true).for_each(|rule| prefer(&rule.settings, rule.source.into()));
+        if policy.1 == Origin::Default && settings.primary.is_some() {
+            policy.0 = PolicyChoice::WITH_PRIMARY;
+        }
         let of_peers = |command| {
             from(command).filter(|rule| rule.scope.queue_pair.is_none()).filter_map(|rule| {
                 Some((rule.scope.peer?, PolicyChoice::of(&rule.settings)?, rule.source.into()))
@@ -296,13 +303,23 @@ mod tests {
         let command = command("", "active-backup");
         let policy =
             |rules: &[Rule], environment| of_peer(&in_force(rules, environment), "10.0.1.1");
-        assert_eq!(policy(&[], ""), "active-backup (default)");
+        assert_eq!(policy(&[], ""), "balance (default)");
         let from_file = "affinity (configuration file, line 3)";
         assert_eq!(policy(std::slice::from_ref(&file), ""), from_file);
         assert_eq!(policy(std::slice::from_ref(&file), "balance"), "balance (POLYPATH_MP)");
         let all = in_force(&[command, file], "balance,downdelay=2,updelay=3");
         assert_eq!(of_peer(&all, "10.0.1.1"), "active-backup (command)");
         assert_eq!(all.settings.to_string(), "active-backup,updelay=3,downdelay=2");
+    }
+
+    #[test]
+    fn who_only_names_a_primary_interface_has_its_data_there() {
+        let policy =
+            |rules: &[Rule], environment| of_peer(&in_force(rules, environment), "10.0.1.1");
+        assert_eq!(policy(&[], "primary=eth1"), "active-backup (default)");
+        assert_eq!(policy(&[], "primary=eth1,policy=balance"), "balance (POLYPATH_MP)");
+        let file = file(3, "", "balance");
+        assert_eq!(policy(&[file], "primary=eth1"), "balance (configuration file, line 3)");
     }
 
     #[test]
