@@ -77,7 +77,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
-    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1, bond:eth0+eth1,mode=active-backup
+    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1, bond0, bond:eth0+eth1,mode=active-backup
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
     /// Faults to inject into packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s

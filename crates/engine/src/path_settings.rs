@@ -132,7 +132,7 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
         let ports = devices.iter().flat_map(|device| &device.ports);
         let mut over: Vec<_> = ports.filter(|over| over.members.contains(&port.ifindex)).collect();
         let member = !over.is_empty();
-        over.retain(|over| !over.carries(port));
+        over.retain(|over| !over.carries(table, port));
         for address in port.addresses.iter().filter(|a| !a.tentative) {
             list.push(LocalAddress {
                 ip: address.ip,
@@ -141,7 +141,7 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
                 link_up: port.link_up && over.is_empty(),
                 usable: member
                     && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
-                speed_mbps: port.speed_mbps.unwrap_or(0),
+                speed_mbps: port.rate_mbps(table).unwrap_or(0),
             });
         }
     }

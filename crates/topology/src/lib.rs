@@ -55,7 +55,7 @@ pub use device::{
 pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use interface::{Address, Port};
-pub use kernel_bond::{KernelBond, KernelSlave};
+pub use kernel_bond::{KernelBond, KernelSlave, links_of};
 pub use mp::MP;
 pub use multiport::ROCE2;
 pub use provider::Provider;
