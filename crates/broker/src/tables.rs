@@ -308,7 +308,7 @@ mod tests {
     use polypath_topology::{MP, ROCE};
 
     use super::*;
-    use crate::netlink::SlaveData;
+    use crate::netlink::{SlaveData, parse_link};
 
     fn link(ifindex: u32, name: &str) -> LinkMessage {
         LinkMessage {
@@ -507,6 +507,63 @@ mod tests {
         assert!(tables.links_down(&[3].into()));
         assert_eq!(slave(&tables, 3).map(|slave| slave.usable), Some(false));
         assert!(tables.table().port(9).is_some_and(|bond| bond.link_up));
+    }
+
+    /// What a kernel said of a bond and its ports (the file says how). `tag`: the mode.
+    fn recorded(tag: &str) -> Vec<LinkMessage> {
+        let text = include_str!("../tests/vectors/bonds.txt");
+        let of_tag = |line: &&str| line.split(' ').next() == Some(tag);
+        let parse = |line: &str| {
+            let digits = line.rsplit(' ').next().unwrap().as_bytes().chunks(2);
+            let byte = |two: &[u8]| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap();
+            parse_link(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
+        };
+        let links: Vec<LinkMessage> = text.lines().filter(of_tag).map(parse).collect();
+        assert_eq!(links.len(), 3, "{tag}");
+        links
+    }
+
+    #[test]
+    fn bonds_of_all_modes_are_understood_as_a_kernel_tells_of_them() {
+        for (tag, mode, hash, usable) in [
+            ("0", "balance-rr", None, ["v1", "v0"].as_slice()),
+            ("1", "active-backup", None, &["v1"]),
+            ("2", "balance-xor", Some("layer3+4"), &["v1", "v0"]),
+            ("3", "broadcast", None, &["v1", "v0"]),
+            ("4", "802.3ad", Some("layer3+4"), &["v1"]),
+            ("5", "balance-tlb", None, &["v1", "v0"]),
+            ("6", "balance-alb", None, &["v1", "v0"]),
+            ("1-lost", "active-backup", None, &["v0"]),
+            ("2-lost", "balance-xor", Some("layer3+4"), &["v0"]),
+        ] {
+            let links = recorded(tag);
+            let bond = links.iter().find(|link| link.name == "bond0").unwrap().ifindex;
+            let dump =
+                Dump { links, addresses: vec![address(bond, "10.0.0.1")], ..Dump::default() };
+            let mut tables = Tables::default();
+            tables.update(dump, &[], |link| Hardware {
+                links: if link.ifindex == bond { vec!["v1".into(), "v0".into()] } else { vec![] },
+                speed_mbps: Some(10_000),
+                ..Hardware::default()
+            });
+            let table = tables.table();
+            let port = table.port(bond).unwrap();
+            let told = port.bond.unwrap();
+            assert_eq!((told.mode_name(), told.hash_policy_name()), (mode, hash), "{tag}");
+            let links = polypath_topology::links_of(table, bond);
+            let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+            assert_eq!(names, ["v1", "v0"], "{tag}");
+            let carry = links.iter().filter(|link| link.slave.is_some_and(|it| it.usable));
+            let carry: Vec<&str> = carry.map(|link| link.name.as_str()).collect();
+            assert_eq!(carry, usable, "{tag}");
+            assert!(links.iter().all(|link| link.enslaved && !link.usable()));
+            // The device is there without any choice.
+            let devices = polypath_topology::devices(table, &Selection::default());
+            let [device] = &devices[..] else { panic!("{tag}: one device") };
+            assert_eq!((device.name.as_str(), device.is_active(table)), ("bond0", true));
+            let speed = if mode == "broadcast" { 10_000 } else { 10_000 * usable.len() as u32 };
+            assert_eq!(device.ports[0].speed_mbps(table), speed, "{tag}");
+        }
     }
 
     #[test]

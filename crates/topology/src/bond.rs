@@ -15,7 +15,7 @@ use crate::choice::Choice;
 use crate::device::{Aggregation, DeviceKind, DeviceSpec, MEMBERS_MAX, PortSpec};
 use crate::error::SelectionError;
 use crate::interface::Port;
-use crate::kernel_bond::links_of;
+use crate::links::links_of;
 use crate::mp::{MP, guid};
 use crate::provider::Provider;
 use crate::roce;
@@ -70,6 +70,7 @@ pub(crate) fn settings_of_adopted(table: &Table, choice: &Choice) -> Bonding {
 }
 
 fn adopt(table: &Table, port: &Port) -> DeviceSpec {
+    let links = links_of(table, port.ifindex).iter().map(|link| link.ifindex).collect();
     let of_name = Choice { text: port.name.clone(), ..Choice::default() };
     DeviceSpec {
         name: port.name.clone(),
@@ -77,7 +78,7 @@ fn adopt(table: &Table, port: &Port) -> DeviceSpec {
         node_guid: guid(table, &of_name, port, OF_KIND),
         index: INDEX_ADOPTED.saturating_add(port.ifindex),
         uverbs: UVERBS_ADOPTED.saturating_add(port.ifindex),
-        ports: vec![roce::port(port)],
+        ports: vec![PortSpec { links, ..roce::port(port) }],
     }
 }
 
@@ -292,7 +293,7 @@ mod tests {
             let [device] = &devices(&table, &selection)[..] else { panic!("one device") };
             assert_eq!((device.name.as_str(), device.kind), ("bond0", BOND.kind()), "{text}");
             let port = &device.ports[0];
-            assert_eq!(port.members, [9]);
+            assert_eq!((&port.members[..], &port.links[..]), (&[9][..], &[2, 3][..]));
             assert_eq!((port.is_active(&table), port.speed_mbps(&table)), (true, 20_000));
             assert_eq!(port.roce_mtu(&table), 4096);
             let ips: Vec<String> = port.entries().map(|(_, gid)| gid.ip.to_string()).collect();

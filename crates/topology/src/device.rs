@@ -62,6 +62,9 @@ pub struct Aggregation {
 pub struct PortSpec {
     /// The indexes of its interfaces, the primary first.
     pub members: Vec<u32>,
+    /// The indexes of the ports of the kernel's bond that it stands on, in the kernel's order; none if it stands
+    /// on no bond, or has not adopted it.
+    pub links: Vec<u32>,
     /// The key of its GID table among those of a [`Table`].
     pub gid_table: String,
     /// How the interfaces make one link.
@@ -74,7 +77,7 @@ impl PortSpec {
     /// A port without GIDs: [`devices`](fn@crate::devices) fills them in.
     #[must_use]
     pub fn new(members: Vec<u32>, gid_table: String) -> Self {
-        Self { members, gid_table, aggregation: Aggregation::default(), gids: Vec::new() }
+        Self { members, gid_table, ..Self::default() }
     }
 
     /// The interfaces that exist, the primary first.
