@@ -48,12 +48,11 @@ impl LocalAddresses {
         self.lags.iter().find(|lag| lag.ifindex == ifindex)
     }
 
-    /// The bond, and its port by which a path is to leave. A path outside of associations goes by any, and
-    /// so does one whose source port a program has chosen.
+    /// The bond, and its port by which a path is to leave. A path outside of associations goes by any. A flow
+    /// label holds only there: RDMA CM gives all queue pairs one.
     pub(crate) fn wanted_member(&self, path: &Path) -> Option<(&Lag, LagMember)> {
         let a = &path.address;
-        let chosen = a.flow_label != 0;
-        if chosen || a.kind != PathKind::Udp || !matches!(path.role, Role::Member { .. }) {
+        if a.kind != PathKind::Udp || !matches!(path.role, Role::Member { .. }) {
             return None;
         }
         let lag = self.lag(self.ifindex_of(a.local))?;

@@ -154,7 +154,26 @@ fn a_path_that_tries_other_source_ports_keeps_to_its_port_of_the_bond() {
 }
 
 #[test]
-fn a_source_port_that_a_program_chose_stays() {
+fn flow_labels_do_not_put_two_paths_on_one_port_of_a_bond() {
+    for flow_label in 1..40 {
+        let mut net = Net::with(1, 1, [config(2), config(2)]);
+        for host in 0..2 {
+            tell(&mut net, host, &[true, true]);
+            let options = PathOptions { flow_label, ..options() };
+            let (local, remote, now) = (ip(0, host), ip(0, 1 - host), net.now);
+            let h = &mut net.hosts[host];
+            let attached = h.paths.attach(now, QPN[host], QPN[1 - host], local, remote, options);
+            h.peer = Some(attached.unwrap());
+        }
+        net.run(300 * MS);
+        for host in 0..2 {
+            assert_eq!(members(&net, host), [0, 1], "flow label {flow_label}");
+        }
+    }
+}
+
+#[test]
+fn a_source_port_that_a_program_chose_stays_with_a_plain_peer() {
     let mut net = Net::with(1, 1, [config(2), config(2)]);
     tell(&mut net, 0, &[true, true]);
     let options = PathOptions { flow_label: 0x1234, ..options() };
