@@ -207,6 +207,8 @@ fn judge_rp_filter(port: &Port, mode: Option<u8>, members: usize) -> Option<Find
 
 #[cfg(test)]
 mod tests {
+    use polypath_topology::KernelSlave;
+
     use super::*;
     use crate::doctor::Level;
 
