@@ -30,6 +30,7 @@ mod error;
 mod fabric;
 mod failovers;
 mod flow;
+pub mod guest;
 mod lab;
 mod ns;
 mod process;

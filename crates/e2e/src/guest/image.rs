@@ -4,105 +4,84 @@
 //! The guest runs the same program files as this machine, so that both ends of a test have the same
 //! version.
 
-use crate::Problem;
-use crate::cpio::Archive;
-use crate::kernel::{Kernel, output};
+use super::cpio::Archive;
+use super::kernel::{Kernel, output};
+use super::problem::Problem;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first program of the guest.
-const INIT: &str = include_str!("init.sh");
+/// The content of an initramfs.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    /// The first program of the guest.
+    pub init: &'a str,
+    /// Modules that are listed in `/modules/order`, for the first program to load. Those that they depend
+    /// on are listed before them.
+    pub modules: &'a [&'a str],
+    /// Modules that are listed in `/modules/later`, if they are not in the other list.
+    pub later: &'a [&'a str],
+    /// Programs, beside those of busybox, and files that programs load at run time. `*` stands for any text
+    /// in the last part.
+    pub files: &'a [&'a str],
+    /// Programs that go to `/usr/bin`.
+    pub extra: &'a [&'a Path],
+}
 
-/// Modules that are loaded when the guest starts. The modules that they depend on are added.
-const MODULES: [&str; 12] = [
-    "virtio_pci",
-    "virtio_net",
-    "virtio_console",
-    // rxe computes its checksums with the implementation that exists when a device is made.
-    "crc32_generic",
-    "rdma_rxe",
-    "rdma_ucm",
-    "ib_uverbs",
-    "sch_netem",
-    "sch_ingress",
-    "cls_matchall",
-    "act_mirred",
-    "ifb",
-];
+impl Image<'_> {
+    /// Writes the initramfs to `path`.
+    ///
+    /// # Errors
+    /// If a program or module is missing, or the file can't be written.
+    pub fn build(&self, path: &Path, kernel: &Kernel) -> Result<(), Problem> {
+        let os = |e| Problem::os(format!("writing {}", path.display()), e);
+        let mut archive = Archive::new(BufWriter::new(File::create(path).map_err(os)?));
+        for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc"] {
+            archive.directory(directory).map_err(os)?;
+        }
+        archive.device("dev/console", 5, 1).map_err(os)?;
+        archive.file("init", self.init.as_bytes()).map_err(os)?;
+        archive.file("etc/hosts", b"127.0.0.1 localhost\n").map_err(os)?;
+        archive.file("usr/bin/busybox", &read(Path::new("/bin/busybox"))?).map_err(os)?;
 
-/// Programs of the guest, in addition to those of busybox. `*` stands for any text.
-const PROGRAMS: [&str; 15] = [
-    "/bin/dash",
-    "/bin/ip",
-    "/sbin/tc",
-    "/bin/rdma",
-    "/usr/bin/stdbuf",
-    "/usr/bin/rping",
-    "/usr/bin/ucmatose",
-    "/usr/bin/udaddy",
-    "/usr/bin/mckey",
-    "/usr/bin/rdma_*",
-    "/usr/bin/ibv_*",
-    "/usr/bin/ib_send_*",
-    "/usr/bin/ib_write_*",
-    "/usr/bin/ib_read_*",
-    "/usr/bin/ib_atomic_*",
-];
-
-/// Files that programs load at run time.
-const LOADED: [&str; 4] = [
-    // The C library loads it when a thread is cancelled.
-    "/lib/x86_64-linux-gnu/libgcc_s.so.1",
-    "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so",
-    "/usr/libexec/coreutils/libstdbuf.so",
-    "/etc/libibverbs.d/rxe.driver",
-];
-
-/// Writes the initramfs to `path`; `extra` programs go to `/usr/bin`.
-pub(crate) fn build(path: &Path, kernel: &Kernel, extra: &[&Path]) -> Result<(), Problem> {
-    let os = |e| Problem::os(format!("writing {}", path.display()), e);
-    let mut archive = Archive::new(BufWriter::new(File::create(path).map_err(os)?));
-    for directory in ["proc", "sys", "dev", "tmp", "run", "root", "etc"] {
-        archive.directory(directory).map_err(os)?;
-    }
-    archive.device("dev/console", 5, 1).map_err(os)?;
-    archive.file("init", INIT.as_bytes()).map_err(os)?;
-    archive.file("etc/hosts", b"127.0.0.1 localhost\n").map_err(os)?;
-    archive.file("usr/bin/busybox", &read(Path::new("/bin/busybox"))?).map_err(os)?;
-
-    let mut libraries = BTreeSet::new();
-    for pattern in PROGRAMS.iter().chain(&LOADED) {
-        let files = matching(pattern)?;
-        for file in files {
-            libraries.extend(libraries_of(&file)?);
+        let mut libraries = BTreeSet::new();
+        for pattern in self.files {
+            for file in matching(pattern)? {
+                libraries.extend(libraries_of(&file)?);
+                archive.file(&file.to_string_lossy(), &read(&file)?).map_err(os)?;
+            }
+        }
+        for file in self.extra {
+            libraries.extend(libraries_of(file)?);
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            archive.file(&format!("usr/bin/{name}"), &read(file)?).map_err(os)?;
+        }
+        for file in libraries {
             archive.file(&file.to_string_lossy(), &read(&file)?).map_err(os)?;
         }
-    }
-    for file in extra {
-        libraries.extend(libraries_of(file)?);
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        archive.file(&format!("usr/bin/{name}"), &read(file)?).map_err(os)?;
-    }
-    for file in libraries {
-        archive.file(&file.to_string_lossy(), &read(&file)?).map_err(os)?;
-    }
 
-    let mut order = String::new();
-    for module in kernel.modules(&MODULES)? {
-        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let name = name.trim_end_matches(".xz").to_owned();
-        let content = match module.extension().is_some_and(|e| e == "xz") {
-            true => decompress(&module)?,
-            false => read(&module)?,
-        };
-        archive.file(&format!("modules/{name}"), &content).map_err(os)?;
-        order += &format!("{name}\n");
+        let mut known = BTreeSet::new();
+        for (list, modules) in [("order", self.modules), ("later", self.later)] {
+            let mut order = String::new();
+            for module in kernel.modules(modules)? {
+                let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = name.trim_end_matches(".xz").to_owned();
+                if !known.insert(name.clone()) {
+                    continue;
+                }
+                let content = match module.extension().is_some_and(|e| e == "xz") {
+                    true => decompress(&module)?,
+                    false => read(&module)?,
+                };
+                archive.file(&format!("modules/{name}"), &content).map_err(os)?;
+                order += &format!("{name}\n");
+            }
+            archive.file(&format!("modules/{list}"), order.as_bytes()).map_err(os)?;
+        }
+        archive.finish().map_err(os)
     }
-    archive.file("modules/order", order.as_bytes()).map_err(os)?;
-    archive.finish().map_err(os)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Problem> {
