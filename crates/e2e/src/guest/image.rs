@@ -13,10 +13,15 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What the first program of every guest does before and after that of its kind.
+const FIRST: &str = include_str!("first.sh");
+const LAST: &str = include_str!("last.sh");
+
 /// The content of an initramfs.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
-    /// The first program of the guest.
+    /// What the guest does before it takes commands: shell commands, which may define functions for them.
+    /// Words `polypath.NAME=VALUE` of the kernel's command line are variables.
     pub init: &'a str,
     /// Modules that are listed in `/modules/order`, for the first program to load. Those that they depend
     /// on are listed before them.
@@ -42,7 +47,8 @@ impl Image<'_> {
             archive.directory(directory).map_err(os)?;
         }
         archive.device("dev/console", 5, 1).map_err(os)?;
-        archive.file("init", self.init.as_bytes()).map_err(os)?;
+        let init = [FIRST, self.init, LAST].concat();
+        archive.file("init", init.as_bytes()).map_err(os)?;
         archive.file("etc/hosts", b"127.0.0.1 localhost\n").map_err(os)?;
         archive.file("usr/bin/busybox", &read(Path::new("/bin/busybox"))?).map_err(os)?;
 

@@ -5,7 +5,7 @@ use polypath_e2e::Lab;
 use polypath_e2e::guest::{Guest, Image, Kernel, Machine};
 use std::path::Path;
 
-/// The first program of the guest.
+/// What the guest does first.
 const INIT: &str = include_str!("init.sh");
 
 /// Modules that are loaded when the guest starts. The modules that they depend on are added.
@@ -76,7 +76,7 @@ pub(crate) fn boot(
              -device virtio-net-pci,netdev=net,mac=52:54:00:00:00:03,host_mtu=9000,romfile=,\
              csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off"
         ),
-        words: format!("polypath.ipv4={IPV4} polypath.ipv6={IPV6}"),
+        words: format!("polypath.IPV4={IPV4} polypath.IPV6={IPV6}"),
     };
     let mut guest = Guest::start(lab, &machine)?;
     guest.wait()?;
