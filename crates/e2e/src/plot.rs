@@ -27,7 +27,8 @@ pub fn svg(title: &str, step: f64, curves: &[Curve]) -> String {
     let total = HEIGHT * curves.len() as f64;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<title>{}</title>\n<rect width=\"{WIDTH}\" height=\"{total}\" fill=\"white\"/>\n",
+         font-family=\"sans-serif\" font-size=\"12\">\n<title>{}</title>\n\
+         <rect width=\"{WIDTH}\" height=\"{total}\" fill=\"white\"/>\n",
         escaped(title)
     );
     let steps = curves.iter().map(|curve| curve.values.len()).max().unwrap_or(1).max(2);

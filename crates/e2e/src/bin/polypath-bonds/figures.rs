@@ -1,5 +1,5 @@
-//! The same traffic over a bond by Polypath, by Linux rxe and by TCP: for how long it stands still when a slave
-//! fails, and how it spreads over slaves.
+//! The same traffic over a bond by Polypath, by Linux rxe and by TCP: for how long it stands still when a
+//! slave fails, and how it spreads over slaves.
 
 use crate::cases::{self, Kind, OURS};
 use crate::stage::{ADDRESSES, Mode, Stage};

@@ -1,9 +1,9 @@
 //! Programs over bonds of the Linux kernel, whose slaves fail.
 //!
 //! Two guests with Debian's kernel are joined by cables. Each has a bond of its kernel's over its ends of
-//! them. Unmodified programs run between them over Polypath, while slaves lose their carrier, are released and
-//! enslaved again, and fall silent. Nothing may be lost. Then the same traffic is measured over Polypath, over
-//! Linux rxe and over TCP; tables and plots are written to `target/bonds`.
+//! them. Unmodified programs run between them over Polypath, while slaves lose their carrier, are released
+//! and enslaved again, and fall silent. Nothing may be lost. Then the same traffic is measured over Polypath,
+//! over Linux rxe and over TCP; tables and plots are written to `target/bonds`.
 //!
 //! If the machine has no emulator or can't get a kernel, the program prints `SKIPPED` and the reason, and
 //! exits with status 0.
