@@ -3,7 +3,7 @@
 
 use crate::cases::{self, Kind, OURS};
 use crate::stage::{ADDRESSES, Mode, Stage};
-use polypath_e2e::guest::{ANSWER, Problem};
+use polypath_e2e::guest::Problem;
 use polypath_e2e::pass;
 use std::fmt;
 use std::time::Duration;
@@ -66,6 +66,19 @@ pub(crate) struct Figures {
     pub(crate) shares: Vec<Result<Vec<u64>, String>>,
 }
 
+impl Figures {
+    /// The gaps in milliseconds and the bytes by slave, as they were measured.
+    fn short(&self) -> String {
+        let gaps = match &self.faults {
+            Ok(seen) => {
+                format!("{:?}", seen.phases.iter().map(|p| p.gap / 1000).collect::<Vec<_>>())
+            }
+            Err(reason) => reason.clone(),
+        };
+        format!("  gaps of each phase, ms: {gaps}; bytes by slave: {:?}", self.shares)
+    }
+}
+
 /// Measures everything.
 pub(crate) fn all(stage: &mut Stage) -> Result<Vec<Figures>, Problem> {
     let mut figures = Vec::new();
@@ -80,7 +93,9 @@ pub(crate) fn all(stage: &mut Stage) -> Result<Vec<Figures>, Problem> {
             if carrier == Carrier::Rxe {
                 stage.both("rxe_off")?;
             }
-            figures.push(measured?);
+            let measured = measured?;
+            polypath_e2e::say!("{}", measured.short());
+            figures.push(measured);
         }
     }
     Ok(figures)
@@ -89,9 +104,11 @@ pub(crate) fn all(stage: &mut Stage) -> Result<Vec<Figures>, Problem> {
 fn one(stage: &mut Stage, mode: Mode, carrier: Carrier) -> Result<Figures, Problem> {
     let mut transfer = |flows, faults: bool| -> Result<Result<Seen, String>, Problem> {
         stage.wait_whole()?;
-        start(stage, carrier, flows)?;
-        let seen = watch(stage, mode, faults);
-        stop(stage)?;
+        let seen = match start(stage, carrier, flows) {
+            Ok(()) => watch(stage, mode, faults),
+            Err(problem) => Err(problem),
+        };
+        cases::stop(stage)?;
         match seen {
             // A fault that was not taken back would spoil what follows.
             Err(problem) => {
@@ -114,10 +131,12 @@ fn one(stage: &mut Stage, mode: Mode, carrier: Carrier) -> Result<Figures, Probl
 
 fn start(stage: &mut Stage, carrier: Carrier, flows: u32) -> Result<(), Problem> {
     if carrier == Carrier::Tcp {
+        stage.both("rm -f /tmp/program")?;
         stage.guest(0).server.start(&format!("program iperf3 -s -1 -p {IPERF}"))?;
         stage.wait_tcp(0, IPERF)?;
         let client = format!("program iperf3 -c {} -p {IPERF} -t 3600 -P {flows}", ADDRESSES[0]);
-        return stage.guest(1).server.start(&client);
+        stage.guest(1).server.start(&client)?;
+        return cases::progress(stage, "at the start");
     }
     let over = if carrier == Carrier::Polypath { OURS } else { "env" };
     cases::start(stage, kind(flows), over)
@@ -134,17 +153,16 @@ fn kind(flows: u32) -> Kind {
 
 /// Measures a transfer that has been started.
 fn watch(stage: &mut Stage, mode: Mode, faults: bool) -> Result<Seen, Problem> {
-    cases::progress(stage, "at the start")?;
-    stage.guest(0).run(&format!("flows_on {SLAVES}"))?;
+    stage.run(0, &format!("flows_on {SLAVES}"))?;
     let went = phases(stage, mode, faults);
-    let text = stage.guest(0).run("flows_off")?;
+    let text = stage.run(0, "flows_off")?;
     went?;
     parse(&text).ok_or_else(|| Problem::Failed(format!("flows wrote:\n{text}")))
 }
 
 /// Marks the end of a phase.
 fn mark(stage: &mut Stage) -> Result<(), Problem> {
-    stage.guest(0).run("phase").map(drop)
+    stage.run(0, "phase").map(drop)
 }
 
 fn phases(stage: &mut Stage, mode: Mode, faults: bool) -> Result<(), Problem> {
@@ -188,15 +206,6 @@ fn carrying(stage: &mut Stage) -> Result<usize, Problem> {
     let after = stage.received()?;
     let grown = after.iter().zip(&before).map(|(after, before)| after - before);
     Ok(grown.enumerate().max_by_key(|(_, bytes)| *bytes).map_or(0, |(link, _)| link))
-}
-
-/// Ends a transfer, however it went.
-fn stop(stage: &mut Stage) -> Result<(), Problem> {
-    for guest in [1, 0] {
-        let _ = stage.guest(guest).client.run("kill -9 $(cat /tmp/program)", ANSWER)?;
-        let _ = stage.guest(guest).server.finish(ANSWER)?;
-    }
-    Ok(())
 }
 
 /// Takes every fault back.

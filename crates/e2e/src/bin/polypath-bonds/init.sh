@@ -41,6 +41,7 @@ listens_cm() {
 }
 # program COMMAND...: run a program whose process id is in /tmp/program.
 program() { "$@" & echo $! > /tmp/program; wait $!; }
+has_ended() { [ -e /tmp/program ] && ! [ -e "/proc/$(cat /tmp/program)" ]; }
 # end: tell perftest three times that time is over, which is what it waits for, and again if it did not hear.
 end() {
     tries=0

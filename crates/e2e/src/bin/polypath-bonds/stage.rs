@@ -1,7 +1,7 @@
 //! Two guests joined by cables, each with a bond of its kernel's over its ends of them.
 
-use polypath_e2e::guest::{ANSWER, Answer, Guest, Image, Kernel, Machine, Problem};
-use polypath_e2e::{Artifacts, Lab, Options, compile_c, pass};
+use polypath_e2e::guest::{Answer, Guest, Image, Kernel, Machine, Problem};
+use polypath_e2e::{Artifacts, Lab, Options, Scratch, compile_c, pass};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,6 +89,7 @@ pub(crate) struct Stage {
     bond: Option<(Mode, usize)>,
     /// The emulators end with it.
     _lab: Lab,
+    _cables: Scratch,
 }
 
 impl Stage {
@@ -101,11 +102,12 @@ impl Stage {
         Image { init: INIT, modules: &MODULES, later: &LATER, files: &FILES, extra: &extra }
             .build(&initramfs, kernel)?;
         let lab = Lab::with(Options { links: 1, ..Options::default() })?;
-        let mut first = Guest::start(&lab, &machine(kernel, &initramfs, directory, 0))?;
-        let mut second = Guest::start(&lab, &machine(kernel, &initramfs, directory, 1))?;
+        let cables = Scratch::new("cables")?;
+        let mut first = Guest::start(&lab, &machine(kernel, &initramfs, &cables, 0))?;
+        let mut second = Guest::start(&lab, &machine(kernel, &initramfs, &cables, 1))?;
         first.wait()?;
         second.wait()?;
-        Ok(Self { guests: [first, second], bond: None, _lab: lab })
+        Ok(Self { guests: [first, second], bond: None, _lab: lab, _cables: cables })
     }
 
     pub(crate) fn guest(&mut self, number: usize) -> &mut Guest {
@@ -121,6 +123,17 @@ impl Stage {
         self.guests.into_iter().try_for_each(Guest::stop)
     }
 
+    /// Runs a command in a guest that must succeed, and returns its output. What takes a moment on an idle
+    /// machine may take long on a busy one.
+    pub(crate) fn run(&mut self, guest: usize, command: &str) -> Result<String, Problem> {
+        self.guests[guest].client.run(command, LIMIT)?.success(command)
+    }
+
+    /// Whether the program of a guest has ended.
+    pub(crate) fn has_ended(&mut self, guest: usize) -> Result<bool, Problem> {
+        Ok(self.guests[guest].client.run("has_ended", LIMIT)?.status == 0)
+    }
+
     /// Runs a short command in both guests, which must succeed.
     pub(crate) fn both(&mut self, command: &str) -> Result<(), Problem> {
         // At once, because what one guest waits for may be the other one.
@@ -128,7 +141,7 @@ impl Stage {
             guest.client.start(command)?;
         }
         for guest in &mut self.guests {
-            guest.client.finish(ANSWER).and_then(|answer| answer.success(command))?;
+            guest.client.finish(LIMIT).and_then(|answer| answer.success(command))?;
         }
         Ok(())
     }
@@ -137,12 +150,12 @@ impl Stage {
     fn wait_for(&mut self, guest: usize, command: &str) -> Result<(), Problem> {
         let start = Instant::now();
         loop {
-            let Answer { status, text } = self.guests[guest].client.run(command, ANSWER)?;
+            let Answer { status, text } = self.guests[guest].client.run(command, LIMIT)?;
             if status == 0 {
                 return Ok(());
             }
             if start.elapsed() > LIMIT {
-                let bond = self.guests[guest].run("cat /proc/net/bonding/bond0; ip -s link")?;
+                let bond = self.run(guest, "cat /proc/net/bonding/bond0; ip -s link")?;
                 let problem =
                     format!("waited in vain in guest {guest} for: {command}\n{text}{bond}");
                 return Err(Problem::Failed(problem));
@@ -186,7 +199,7 @@ impl Stage {
         if self.bond.is_none_or(|(mode, _)| mode != Mode::ActiveBackup) {
             return Ok(0);
         }
-        let name = self.guests[0].run("active")?;
+        let name = self.run(0, "active")?;
         let number = name.trim().strip_prefix("eth").and_then(|number| number.parse().ok());
         number.ok_or_else(|| Problem::Failed(format!("{name:?} is no slave that carries")))
     }
@@ -198,7 +211,7 @@ impl Stage {
 
     /// The bytes that the first guest has received by each cable.
     pub(crate) fn received(&mut self) -> Result<Vec<u64>, Problem> {
-        let text = self.guests[0].run("received")?;
+        let text = self.run(0, "received")?;
         Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 }
@@ -207,12 +220,12 @@ impl Stage {
 fn machine<'a>(
     kernel: &'a Kernel,
     initramfs: &'a Path,
-    directory: &Path,
+    cables: &Scratch,
     number: usize,
 ) -> Machine<'a> {
     let devices: Vec<String> = (0..CABLES)
         .map(|cable| {
-            let path = |end: usize| directory.join(format!("cable{cable}.{end}"));
+            let path = |end: usize| cables.path(format!("cable{cable}.{end}"));
             // Without offloads, the guest sends packets as a wire would carry them. LACP wants to know a
             // speed.
             format!(
