@@ -26,6 +26,7 @@ mod config;
 mod congestion;
 mod control;
 mod copies;
+mod coupling;
 mod detour;
 mod handshake;
 mod id;
