@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const OURS: &str =
     "env POLYPATH_MP=policy=balance,ports=8,hold=120 polypath run --device mp:bond0 --";
 /// Bytes that only a program which transfers sends: probes and LACP would take minutes.
-const PROGRESS: u64 = 128 << 10;
+const PROGRESS: u64 = 256 << 10;
 /// The time after which it is looked whether programs still run.
 const SOON: Duration = Duration::from_secs(2);
 /// The time for which a slave is silent, where nothing ends the silence.
@@ -39,7 +39,7 @@ impl Kind {
     pub(crate) fn server(self) -> String {
         match self {
             Self::Rping => format!("rping -s -a {} -V -S 9000", ADDRESSES[0]),
-            Self::Perftest(words) => format!("{words} -R -D 3600 -f 1"),
+            Self::Perftest(words) => format!("stdbuf -oL {words} -R -D 3600 -f 1"),
         }
     }
 
@@ -118,7 +118,7 @@ const FAULTS: [Fault; 4] = [Fault::Carrier, Fault::Carrier, Fault::Release, Faul
 pub(crate) fn run(stage: &mut Stage, case: Case) -> Result<(), Problem> {
     stage.bond(case.mode, case.slaves)?;
     start(stage, case.kind, OURS)?;
-    play(stage, case).map_err(|problem| with_output(stage, problem))?;
+    play(stage, case).map_err(|problem| with_output(stage, &problem))?;
     end(stage, case.kind)
 }
 
@@ -131,10 +131,17 @@ pub(crate) fn start(stage: &mut Stage, kind: Kind, over: &str) -> Result<(), Pro
     for _ in 0..ATTEMPTS {
         stage.both("rm -f /tmp/program")?;
         stage.guest(0).server.start(&format!("program {over} {}", kind.server()))?;
-        stage.wait_cm(0, kind.port()).map_err(|problem| with_output(stage, problem))?;
+        stage.wait_cm(0, kind.port()).map_err(|problem| with_output(stage, &problem))?;
         stage.guest(1).server.start(&format!("program {over} {}", kind.client()))?;
-        let Err(problem) = progress(stage, "at the start") else { return Ok(()) };
-        let problem = with_output(stage, problem);
+        // perftest writes the head of its table when it has connected, and probes are no sign of that.
+        let connected = match kind {
+            Kind::Rping => Ok(()),
+            Kind::Perftest(_) => stage.guest(1).server.wait_line("#bytes", LIMIT),
+        };
+        let Err(problem) = connected.and_then(|()| progress(stage, "at the start", LIMIT)) else {
+            return Ok(());
+        };
+        let problem = with_output(stage, &problem);
         stop(stage)?;
         if !problem.to_string().contains("REJECTED") {
             return Err(problem);
@@ -154,7 +161,7 @@ pub(crate) fn stop(stage: &mut Stage) -> Result<(), Problem> {
 }
 
 /// Adds what the programs wrote so far.
-fn with_output(stage: &mut Stage, problem: Problem) -> Problem {
+fn with_output(stage: &mut Stage, problem: &Problem) -> Problem {
     // They may have ended, and what they wrote is read up to here.
     let soon = Duration::from_secs(1);
     let mut words = |guest: usize| match stage.guest(guest).server.finish(soon) {
@@ -182,7 +189,7 @@ fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
         // Nothing but LACP notices that a link is silent.
         match fault {
             Fault::Silence if case.mode != Mode::Lacp => pass(SILENCE),
-            _ => progress(stage, &format!("during {what}"))?,
+            _ => progress(stage, &format!("during {what}"), LIMIT)?,
         }
         match fault {
             Fault::Carrier => stage.cable(cable, true)?,
@@ -190,22 +197,23 @@ fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
             Fault::Silence => stage.both(&format!("speak {link}"))?,
         }
         stage.wait_whole()?;
-        progress(stage, &format!("after {what}"))?;
+        progress(stage, &format!("after {what}"), LIMIT)?;
     }
     Ok(())
 }
 
-/// Waits until the program has transferred some more. If that does not come soon, the program may have
+/// Waits until the program has transferred some more, for at most `limit`. If that does not come soon, the program may have
 /// ended.
-pub(crate) fn progress(stage: &mut Stage, when: &str) -> Result<(), Problem> {
+pub(crate) fn progress(stage: &mut Stage, when: &str, limit: Duration) -> Result<(), Problem> {
     let start = Instant::now();
     let before: u64 = stage.received()?.iter().sum();
     while stage.received()?.iter().sum::<u64>() < before + PROGRESS {
         if start.elapsed() > SOON && (stage.has_ended(0)? || stage.has_ended(1)?) {
             return Err(Problem::Failed(format!("a program has ended {when}")));
         }
-        if start.elapsed() > LIMIT {
-            return Err(Problem::Failed(format!("the program stands still {when}")));
+        if start.elapsed() > limit {
+            let seconds = limit.as_secs();
+            return Err(Problem::Failed(format!("it stood still for {seconds} s {when}")));
         }
         pass(Duration::from_millis(20));
     }

@@ -14,6 +14,8 @@ pub(crate) const FLOWS: [u32; 3] = [1, 4, 16];
 const SLAVES: usize = 2;
 /// The time of calm before and after a fault, and for which shares are measured.
 const CALM: Duration = Duration::from_secs(2);
+/// The longest time for which traffic may stand still.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 /// The port of iperf3.
 const IPERF: u16 = 5201;
 
@@ -53,6 +55,8 @@ pub(crate) struct Seen {
     pub(crate) phases: Vec<Phase>,
     /// The received bytes of each 50 ms.
     pub(crate) bins: Vec<u64>,
+    /// Why there are fewer phases than were wanted.
+    pub(crate) failure: Option<String>,
 }
 
 /// The figures of one carrier under one mode. What could not be measured says why.
@@ -67,6 +71,16 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// Why it was not all measured, if so.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        let faults = match &self.faults {
+            Ok(seen) => seen.failure.as_ref(),
+            Err(reason) => Some(reason),
+        };
+        let shares = self.shares.iter().filter_map(|share| share.as_ref().err());
+        faults.into_iter().chain(shares).next().map(String::as_str)
+    }
+
     /// The gaps in milliseconds and the bytes by slave, as they were measured.
     fn short(&self) -> String {
         let gaps = match &self.faults {
@@ -75,7 +89,8 @@ impl Figures {
             }
             Err(reason) => reason.clone(),
         };
-        format!("  gaps of each phase, ms: {gaps}; bytes by slave: {:?}", self.shares)
+        let failure = self.failure().unwrap_or("none");
+        format!("  gaps, ms: {gaps}; bytes by slave: {:?}; failure: {failure}", self.shares)
     }
 }
 
@@ -109,14 +124,11 @@ fn one(stage: &mut Stage, mode: Mode, carrier: Carrier) -> Result<Figures, Probl
             Err(problem) => Err(problem),
         };
         cases::stop(stage)?;
-        match seen {
-            // A fault that was not taken back would spoil what follows.
-            Err(problem) => {
-                restore(stage)?;
-                Ok(Err(problem.to_string()))
-            }
-            Ok(seen) => Ok(Ok(seen)),
+        // A fault that was not taken back would spoil what follows.
+        if seen.as_ref().map_or(true, |seen| seen.failure.is_some()) {
+            restore(stage)?;
         }
+        Ok(seen.map_err(|problem| problem.to_string()))
     };
     let faults = transfer(1, true)?;
     let mut shares = Vec::new();
@@ -136,7 +148,7 @@ fn start(stage: &mut Stage, carrier: Carrier, flows: u32) -> Result<(), Problem>
         stage.wait_tcp(0, IPERF)?;
         let client = format!("program iperf3 -c {} -p {IPERF} -t 3600 -P {flows}", ADDRESSES[0]);
         stage.guest(1).server.start(&client)?;
-        return cases::progress(stage, "at the start");
+        return cases::progress(stage, "at the start", PATIENCE);
     }
     let over = if carrier == Carrier::Polypath { OURS } else { "env" };
     cases::start(stage, kind(flows), over)
@@ -156,8 +168,9 @@ fn watch(stage: &mut Stage, mode: Mode, faults: bool) -> Result<Seen, Problem> {
     stage.run(0, &format!("flows_on {SLAVES}"))?;
     let went = phases(stage, mode, faults);
     let text = stage.run(0, "flows_off")?;
-    went?;
-    parse(&text).ok_or_else(|| Problem::Failed(format!("flows wrote:\n{text}")))
+    let mut seen = parse(&text).ok_or_else(|| Problem::Failed(format!("flows wrote:\n{text}")))?;
+    seen.failure = went.err().map(|problem| problem.to_string());
+    Ok(seen)
 }
 
 /// Marks the end of a phase.
@@ -176,25 +189,25 @@ fn phases(stage: &mut Stage, mode: Mode, faults: bool) -> Result<(), Problem> {
     let cable = carrying(stage)?;
     mark(stage)?;
     stage.cable(cable, false)?;
-    cases::progress(stage, "after a carrier was lost")?;
+    cases::progress(stage, "after a carrier was lost", PATIENCE)?;
     pass(CALM);
     mark(stage)?;
     stage.cable(cable, true)?;
     stage.wait_whole()?;
-    cases::progress(stage, "after the carrier came back")?;
+    cases::progress(stage, "after the carrier came back", PATIENCE)?;
     pass(CALM);
     let cable = carrying(stage)?;
     mark(stage)?;
     stage.both(&format!("silence eth{cable}"))?;
     // Without LACP, the kernel never leaves a slave that is only silent.
     match mode {
-        Mode::Lacp => cases::progress(stage, "while a slave is silent")?,
+        Mode::Lacp => cases::progress(stage, "while a slave is silent", PATIENCE)?,
         _ => pass(CALM),
     }
     mark(stage)?;
     stage.both(&format!("speak eth{cable}"))?;
     stage.wait_whole()?;
-    cases::progress(stage, "after the silence")?;
+    cases::progress(stage, "after the silence", PATIENCE)?;
     pass(CALM);
     Ok(())
 }
@@ -202,7 +215,7 @@ fn phases(stage: &mut Stage, mode: Mode, faults: bool) -> Result<(), Problem> {
 /// The slave that carries most of the traffic now.
 fn carrying(stage: &mut Stage) -> Result<usize, Problem> {
     let before = stage.received()?;
-    cases::progress(stage, "in calm")?;
+    cases::progress(stage, "in calm", PATIENCE)?;
     let after = stage.received()?;
     let grown = after.iter().zip(&before).map(|(after, before)| after - before);
     Ok(grown.enumerate().max_by_key(|(_, bytes)| *bytes).map_or(0, |(link, _)| link))
@@ -219,7 +232,7 @@ fn restore(stage: &mut Stage) -> Result<(), Problem> {
 
 /// Reads what `flows` wrote.
 fn parse(text: &str) -> Option<Seen> {
-    let mut seen = Seen { phases: Vec::new(), bins: Vec::new() };
+    let mut seen = Seen { phases: Vec::new(), bins: Vec::new(), failure: None };
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let numbers = |words: &[&str]| -> Option<Vec<u64>> {
@@ -247,7 +260,7 @@ mod tests {
         let seen = parse("phase 0 50 gap 7 bytes 1 2\nphase 50 90 gap 8 bytes 3 4\nbins 4 6\n");
         let phase = |from, to, gap, bytes: &[u64]| Phase { from, to, gap, bytes: bytes.to_vec() };
         let phases = vec![phase(0, 50, 7, &[1, 2]), phase(50, 90, 8, &[3, 4])];
-        assert_eq!(seen, Some(Seen { phases, bins: vec![4, 6] }));
+        assert_eq!(seen, Some(Seen { phases, bins: vec![4, 6], failure: None }));
         assert_eq!(parse("reading a counter: no such file\n"), None);
         assert_eq!(parse(""), None);
     }

@@ -124,10 +124,8 @@ fn play(
     // What others can't do is a figure; what we can't is a failure.
     let ours = figures.iter().filter(|row| row.carrier == Carrier::Polypath);
     for row in ours {
-        let parts =
-            row.shares.iter().map(|share| share.as_ref().err()).chain([row.faults.as_ref().err()]);
-        if let Some(reason) = parts.flatten().next() {
-            return Err(Problem::Failed(format!("{}: {reason}", row.mode)));
+        if let Some(reason) = row.failure() {
+            return Err(Problem::Failed(format!("measuring over {}: {reason}", row.mode)));
         }
     }
     Ok(())

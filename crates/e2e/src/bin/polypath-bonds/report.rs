@@ -1,9 +1,10 @@
 //! Tables and plots of the figures.
 
-use crate::figures::{Carrier, FLOWS, Figures, Phase, Seen};
+use crate::figures::{Carrier, FLOWS, Figures, PATIENCE, Phase, Seen};
 use crate::stage::Mode;
 use polypath_e2e::{Curve, svg};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// The numbers of the phases in which something happens, of those in [`Figures::faults`].
 const CALM: usize = 1;
@@ -32,25 +33,17 @@ pub(crate) fn blackouts(figures: &[Figures]) -> String {
                     (Some(own), Some(tcp)) => format!("{:.2}", own / tcp),
                     _ => String::new(),
                 };
-                let gap = |phase: usize| {
-                    seen.phases.get(phase).map_or(0.0, |phase| phase.gap as f64 / 1000.0)
+                let gap = |phase: usize| match seen.phases.get(phase) {
+                    None => "not run".to_owned(),
+                    Some(phase) if Duration::from_micros(phase.gap) >= PATIENCE => {
+                        "no end".to_owned()
+                    }
+                    // What nobody notices lasts as long as it is.
+                    Some(phase) if phase.gap >= length(phase) => "all of it".to_owned(),
+                    Some(phase) => format!("{:.0}", phase.gap as f64 / 1000.0),
                 };
-                // What nobody but Polypath's probes notices lasts as long as it is.
-                let whole = seen.phases.get(SILENT).is_some_and(|phase| phase.gap >= length(phase));
-                let silence = match whole {
-                    true => "all of it".to_owned(),
-                    false => format!("{:.0}", gap(SILENT)),
-                };
-                writeln!(
-                    text,
-                    "| {} | {} | {ratio} | {:.1} | {:.0} | {:.0} | {silence} | {:.0} |",
-                    row.mode,
-                    row.carrier,
-                    gap(CALM),
-                    gap(LOST),
-                    gap(BACK),
-                    gap(SPEAKS)
-                )
+                let phases = [CALM, LOST, BACK, SILENT, SPEAKS].map(gap).join(" | ");
+                writeln!(text, "| {} | {} | {ratio} | {phases} |", row.mode, row.carrier)
             }
         }
         .ok();

@@ -33,11 +33,12 @@ const MODULES: [&str; 8] = [
 ];
 /// rxe, which takes the port that Polypath needs, so that it is loaded when its turn comes.
 const LATER: [&str; 1] = ["rdma_rxe"];
-const FILES: [&str; 14] = [
+const FILES: [&str; 16] = [
     "/bin/dash",
     "/bin/ip",
     "/sbin/tc",
     "/bin/rdma",
+    "/usr/bin/stdbuf",
     "/usr/bin/iperf3",
     "/usr/bin/rping",
     "/usr/bin/ibv_devices",
@@ -48,6 +49,7 @@ const FILES: [&str; 14] = [
     "/lib/x86_64-linux-gnu/libgcc_s.so.1",
     "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so",
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+    "/usr/libexec/coreutils/libstdbuf.so",
     "/etc/libibverbs.d/rxe.driver",
 ];
 

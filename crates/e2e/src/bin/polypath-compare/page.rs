@@ -36,7 +36,7 @@ impl Row {
 
     /// Its line of the table.
     pub(crate) fn line(&self) -> String {
-        let gap = |ms: Option<f64>| ms.map_or("no".to_owned(), |ms| format!("{ms:.0} ms"));
+        let gap = |ms: Option<f64>| ms.map_or_else(|| "no".to_owned(), |ms| format!("{ms:.0} ms"));
         let (went_on, of) = self.agnostic;
         format!(
             "| {} | {:.1} ms | {:.1} ms | {:.2} | {went_on} of {of} | {} | {} | {} |",
