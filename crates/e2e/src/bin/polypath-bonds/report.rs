@@ -48,6 +48,12 @@ pub(crate) fn blackouts(figures: &[Figures]) -> String {
         }
         .ok();
     }
+    for row in figures {
+        if let Some(failure) = row.failure() {
+            let failure = failure.lines().next().unwrap_or_default();
+            writeln!(text, "\n{}, {}: {failure}.", row.mode, row.carrier).ok();
+        }
+    }
     text
 }
 
