@@ -202,8 +202,8 @@ fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Waits until the program has transferred some more, for at most `limit`. If that does not come soon, the program may have
-/// ended.
+/// Waits until the program has transferred some more, for at most `limit`. If that does not come soon, the
+/// program may have ended.
 pub(crate) fn progress(stage: &mut Stage, when: &str, limit: Duration) -> Result<(), Problem> {
     let start = Instant::now();
     let before: u64 = stage.received()?.iter().sum();
