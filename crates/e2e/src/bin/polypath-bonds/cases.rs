@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const OURS: &str =
     "env POLYPATH_MP=policy=balance,ports=8,hold=120 polypath run --device mp:bond0 --";
 /// Bytes that only a program which transfers sends: probes and LACP would take minutes.
-const PROGRESS: u64 = 256 << 10;
+const PROGRESS: u64 = 128 << 10;
 /// The time after which it is looked whether programs still run.
 const SOON: Duration = Duration::from_secs(2);
 /// The time for which a slave is silent, where nothing ends the silence.
