@@ -314,6 +314,24 @@ fn a_silent_path_is_left_long_before_the_retries_are_used_up() {
     }
 }
 
+/// A peer that does not run for a moment answers all questions by the alternate path at once when it
+/// does, before it acknowledges what came by the primary one.
+#[test]
+fn a_peer_that_did_not_run_for_a_moment_has_lost_no_path() {
+    for stop in [5, 12, 40, 300] {
+        let mut p = armed(Setup { timeout: 20, ..setup() });
+        for i in 0..20 {
+            p.nodes[0].post(i, ADD, 8 * i, 8);
+            p.run_for(MS);
+            p.nodes[0].post(100 + i, WRITE, 0, 3000);
+            p.asleep_until[1] = p.now + MS * stop;
+            p.run_for(MS * stop + MS * 2);
+            assert!(causes(&p, 0).is_empty() && causes(&p, 1).is_empty(), "{stop} ms, time {i}");
+        }
+        assert_eq!(p.nodes[0].host.statuses().len(), 40);
+    }
+}
+
 /// A peer that is silent on both paths, as one that does not run, is waited for.
 #[test]
 fn silence_of_both_paths_is_no_reason_to_migrate() {
