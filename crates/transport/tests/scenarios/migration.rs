@@ -332,6 +332,40 @@ fn a_peer_that_did_not_run_for_a_moment_has_lost_no_path() {
     }
 }
 
+/// The alternate path comes to life when the primary one falls silent, after a time in which neither it nor
+/// the primary one was asked often.
+#[test]
+fn a_silent_path_is_left_soon_after_the_alternate_one_answers() {
+    for (sent, both) in [(0, false), (0, true), (1, true)] {
+        let mut p = armed(Setup { timeout: 20, ..setup() });
+        p.links[1].cut = [true; 2];
+        p.nodes[0].post(0, ADD, 0, 8);
+        // It is in REARM after this.
+        for i in 1..=100 {
+            p.run_for(MS * 100);
+            p.nodes[0].post(i, ADD, 0, 8);
+        }
+        if sent == 1 {
+            p.links[1].cut = [false; 2];
+            p.run_for(Duration::from_secs(2));
+            assert_eq!(states(&p)[0], MigState::Armed);
+        } else {
+            assert_eq!(states(&p)[0], MigState::Rearm);
+        }
+        if both {
+            p.links.iter_mut().for_each(|link| link.cut = [true; 2]);
+            p.nodes[0].post(101, ADD, 0, 8);
+            p.run_for(Duration::from_secs(1));
+        }
+        p.links[0].cut = [true; 2];
+        p.links[1].cut = [false; 2];
+        p.nodes[0].post(102, ADD, 0, 8);
+        // Probes never are more than 200 ms apart.
+        p.run_for(MS * if both { 230 } else { 50 });
+        assert_eq!(causes(&p, 0), [Cause::Silence], "{sent} {both}");
+    }
+}
+
 /// A peer that is silent on both paths, as one that does not run, is waited for.
 #[test]
 fn silence_of_both_paths_is_no_reason_to_migrate() {
