@@ -89,9 +89,10 @@ bench: ## speed and blackout of the optimised build against what else one could 
 	 else echo "measuring what 'make build' gives"; $(CARGO) build --release $(TRIED) -p polypath-bench && built=release; fi \
 	 && $(TARGET)/$$built/polypath-bench $(BENCH)
 
-soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, CM_SEEDS of connection managers
+soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, and of those that migrate, CM_SEEDS of connection managers
 	$(CARGO) build --profile testing -p polypath-sim
 	$(TARGET)/testing/polypath-sim cm --seed $(FIRST_SEED) --count $(CM_SEEDS)
+	$(TARGET)/testing/polypath-sim migration --seed $(FIRST_SEED) --count $(SEEDS)
 	$(TARGET)/testing/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
 
 migrations: ## programs between plain RoCE hosts survive MIGRATIONS failures each, re-armed after each

@@ -3,7 +3,7 @@
 //! They are a subject of their own, so that the seeds of the others keep their meaning.
 
 use polypath_paths::PathOptions;
-use polypath_transport::{AhAttr, MigState, QpAttr, QpAttrMask, QpState, QpType};
+use polypath_transport::{AhAttr, MigState, QpAttr, QpAttrMask, QpState, QpType, QueuePair};
 
 use crate::case::{Case, PairPlan};
 use crate::datagram::address;
@@ -33,7 +33,8 @@ impl Case {
             pair.multipath = false;
             pair.link = rng.below(links as u64) as usize;
             pair.alternate = Some((pair.link + 1 + rng.below(links as u64 - 1) as usize) % links);
-            (pair.timeout, pair.retry_cnt) = (if rng.chance(700) { 20 } else { 14 }, 7);
+            // Those that are ARMED use up the retries of both paths before they fail.
+            (pair.timeout, pair.retry_cnt) = (if rng.chance(700) { 18 } else { 14 }, 7);
         }
         case.attacks.clear();
         let is_kept = |fault: &Fault| matches!(fault, Fault::Drain { .. } | Fault::Error { .. });
@@ -74,13 +75,17 @@ impl PairPlan {
 impl Simulation {
     /// A program migrates, if it may.
     pub(crate) fn migrate(&mut self, pair: usize, e: usize) -> Verdict {
-        let Some(state) = self.qp(pair, e).map(|qp| qp.migration().state) else { return Ok(()) };
+        if self.case.pairs[pair].alternate.is_none() {
+            return Ok(());
+        }
+        let sends = |qp: &&QueuePair| matches!(qp.state(), QpState::Rts | QpState::Sqd);
+        let Some(qp) = self.qp(pair, e).filter(sends) else { return Ok(()) };
+        let state = qp.migration().state;
         let mut attr = QpAttr::new(QpState::Rts);
         attr.path_mig_state = MigState::Migrated;
         let done = self.modify(pair, e, &attr, QpAttrMask::PATH_MIG_STATE);
-        let sends = self.qp(pair, e).is_some_and(|qp| qp.state() != QpState::Err);
         demand(
-            done.is_ok() == (state != MigState::Rearm) || !sends,
+            done.is_ok() == (state != MigState::Rearm),
             "who is ARMED may migrate, who is in REARM may not",
             || format!("{state:?}: {done:?}"),
         )?;

@@ -348,7 +348,9 @@ impl QueuePair {
     /// Whether something follows a change of the migration state that has not been done yet.
     #[inline]
     pub(crate) fn has_migration_work(&self) -> bool {
-        self.core.migration.fresh || self.core.migration.moved.is_some()
+        // Who has failed has nobody to tell any more.
+        let works = !matches!(self.core.attr.state, QpState::Reset | QpState::Err);
+        works && (self.core.migration.fresh || self.core.migration.moved.is_some())
     }
 
     /// Does what follows a change of the migration state and needs the time.

@@ -366,6 +366,19 @@ fn a_silent_path_is_left_soon_after_the_alternate_one_answers() {
     }
 }
 
+/// It would keep a processor busy.
+#[test]
+fn who_has_failed_wants_to_tell_nobody_when_its_alternate_path_goes() {
+    let mut p = armed(setup());
+    modify(&mut p, 0, &QpAttr::new(QpState::Err), M::STATE).unwrap();
+    let now = p.now;
+    let node = &mut p.nodes[0];
+    node.host.paths[1].alive = false;
+    node.qp.on_alternate_change(now, &mut node.host);
+    assert!(!node.qp.wants_transmit());
+    p.pump();
+}
+
 /// A peer that is silent on both paths, as one that does not run, is waited for.
 #[test]
 fn silence_of_both_paths_is_no_reason_to_migrate() {
