@@ -10,6 +10,8 @@ SEEDS      ?= 10000
 # The same of connection managers, which take a tenth of the time.
 CM_SEEDS   ?= 50000
 FIRST_SEED ?= 0
+# Failures that each program survives under `make migrations`.
+MIGRATIONS ?= 1000
 # Minutes of programs under `make interop`.
 INTEROP_MINUTES ?= 30
 # More words for polypath-interop, polypath-bonds and polypath-bench, as --sample --complete and --decide.
@@ -31,7 +33,7 @@ TRIED    = -p polypath -p polypath-abi -p polypath-e2e
 # What users read of docs/; the rest is about how Polypath is made.
 USER_DOCS = apm.md bonding.md troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
 
-.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare bench soak fuzz mutations stress loom model asan miri lint advisories install clean
+.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -99,10 +101,16 @@ bench: ## speed and blackout of the optimised build against what else one could 
 	 else echo "measuring what 'make build' gives"; $(CARGO) build --release $(TRIED) -p polypath-bench && built=release; fi \
 	 && $(TARGET)/$$built/polypath-bench $(BENCH)
 
-soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, CM_SEEDS of connection managers
+soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, and of those that migrate, CM_SEEDS of connection managers
 	$(CARGO) build --profile testing -p polypath-sim
 	$(TARGET)/testing/polypath-sim cm --seed $(FIRST_SEED) --count $(CM_SEEDS)
+	$(TARGET)/testing/polypath-sim migration --seed $(FIRST_SEED) --count $(SEEDS)
 	$(TARGET)/testing/polypath-sim --seed $(FIRST_SEED) --count $(SEEDS)
+
+migrations: ## programs between plain RoCE hosts survive MIGRATIONS failures each, re-armed after each
+	@tools/packages test
+	$(TESTING)
+	POLYPATH_MIGRATIONS=$(MIGRATIONS) $(TESTED) -p polypath-e2e --test apm -- --nocapture one_failure_after
 
 mutations: ## put deliberate faults into the cores and see who finds them (long)
 	$(CARGO) build --release -p polypath-mutations

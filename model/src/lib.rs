@@ -1,1 +1,2 @@
-//! The path-set protocol under a model checker: see `tests/paths/main.rs`. `make model` runs it.
+//! Protocols under a model checker: that of path sets, see `tests/paths/main.rs`, and automatic path migration, see
+//! `tests/migration/main.rs`. `make model` runs them.

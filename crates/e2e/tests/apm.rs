@@ -2,7 +2,7 @@
 //! managers of both ends agree on an alternate path, load it, and renew it after each migration.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polypath_e2e::{
     Direction, End, Error, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
@@ -125,6 +125,16 @@ fn wait_all(
     })
 }
 
+/// Waits until both hosts have received something more.
+fn wait_more(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
+    let before = lab.received_bytes()?.map(|links| links.iter().sum::<u64>());
+    until("more traffic", LIMIT, || {
+        programs.iter().try_for_each(Running::expect_alive)?;
+        let now = lab.received_bytes()?.map(|links| links.iter().sum::<u64>());
+        Ok((0..2).all(|host| now[host] > before[host] + 10_000).then_some(()))
+    })
+}
+
 /// Hits the path in use again and again, and mends it after both ends have left it.
 fn survive(
     words: &[&str],
@@ -138,9 +148,11 @@ fn survive(
     for round in 0..rounds {
         let one_round = || {
             wait_armed(&lab, &programs, which, round % 2)?;
-            lab.wait_traffic(&[&programs[1], &programs[0]], 10_000, LIMIT)?;
+            wait_more(&lab, &programs)?;
             hit(&lab, round, round % 2)?;
-            wait_all(&lab, &programs, which, 1 - round % 2, |_| true)?;
+            wait_all(&lab, &programs, which, 1 - round % 2, |qp| {
+                qp["migration"]["count"].as_u64().is_some_and(|count| count > round as u64)
+            })?;
             mend(&lab, round, round % 2)
         };
         one_round().inspect_err(|_| {
@@ -150,7 +162,7 @@ fn survive(
             }
         })?;
     }
-    lab.wait_traffic(&[&programs[1], &programs[0]], 10_000, LIMIT)?;
+    wait_more(&lab, &programs)?;
     for program in programs {
         assert!(!program.text().contains("mismatch"), "{}", program.text());
         program.signal(libc::SIGINT);
@@ -189,6 +201,66 @@ fn programs_go_on_when_an_address_is_removed() -> Result<(), Error> {
         let hit = |lab: &Lab, round: usize, link| lab.host(round / 2).remove_addresses(link);
         let mend = |lab: &Lab, round: usize, link| lab.host(round / 2).add_addresses(link);
         survive(words, "roce2", Which::All, 4, hit, mend)?;
+    }
+    Ok(())
+}
+
+/// What happens to the path in use.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    LinkDown(End),
+    Silence(Direction),
+    /// The host with this number loses its addresses of the link.
+    AddressRemoved(usize),
+}
+
+/// Two of each kind of failure follow each other, so that each link gets each of them.
+const FAILURES: [Failure; 8] = [
+    Failure::LinkDown(End::Both),
+    Failure::Silence(Direction::Both),
+    Failure::AddressRemoved(0),
+    Failure::LinkDown(End::Of(0)),
+    Failure::Silence(Direction::From(0)),
+    Failure::AddressRemoved(1),
+    Failure::LinkDown(End::Of(1)),
+    Failure::Silence(Direction::From(1)),
+];
+
+impl Failure {
+    fn of(round: usize) -> Self {
+        FAILURES[round / 2 % FAILURES.len()]
+    }
+
+    fn hit(self, lab: &Lab, link: usize) -> Result<(), Error> {
+        match self {
+            Self::LinkDown(end) => lab.link_down(link, end),
+            Self::Silence(direction) => lab.cut(link, direction),
+            Self::AddressRemoved(host) => lab.host(host).remove_addresses(link),
+        }
+    }
+
+    fn mend(self, lab: &Lab, link: usize) -> Result<(), Error> {
+        match self {
+            Self::LinkDown(_) => lab.link_up(link),
+            Self::Silence(_) => lab.heal(link),
+            Self::AddressRemoved(host) => lab.host(host).add_addresses(link),
+        }
+    }
+}
+
+/// Each failure at either side in turn: POLYPATH_MIGRATIONS of them for each program, or one round.
+#[test]
+fn programs_survive_one_failure_after_another() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let rounds = std::env::var("POLYPATH_MIGRATIONS").ok();
+    let rounds = rounds.map_or(2 * FAILURES.len(), |n| n.parse().expect("a number of migrations"));
+    for (words, device, which) in [(RPING, "roce2", Which::All), (ATOMIC, "roce2", Which::Busiest)]
+    {
+        let began = Instant::now();
+        let hit = |lab: &Lab, round, link| Failure::of(round).hit(lab, link);
+        let mend = |lab: &Lab, round, link| Failure::of(round).mend(lab, link);
+        survive(words, device, which, rounds, hit, mend)?;
+        println!("{words:?}: {rounds} migrations in {:.0} s", began.elapsed().as_secs_f64());
     }
     Ok(())
 }

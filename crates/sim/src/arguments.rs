@@ -20,6 +20,7 @@ Examples:
   polypath sim --seed 4711 --packets          one again, with every packet
   polypath sim --seed 4711 --trace 4711.pcapng; wireshark 4711.pcapng
   polypath sim cm --count 10000               connection managers
+  polypath sim migration --count 10000        queue pairs that migrate
   polypath sim apm --count 10000              connections that migrate
 
 Exit status: 1 if any promise was broken (the seeds are printed), 2 if the trace can't be written.")]

@@ -69,6 +69,8 @@ pub struct PairPlan {
     pub multipath: bool,
     /// The link whose addresses connect them.
     pub link: usize,
+    /// The link of its alternate path, if it migrates: RC and UC, plain.
+    pub alternate: Option<usize>,
     /// Path MTU in bytes.
     pub mtu: u32,
     /// Local ACK timeout as a code: 4.096 µs × 2^`timeout`; 0 means none.
@@ -340,10 +342,11 @@ impl fmt::Display for Case {
             let several = if p.multipath { "multi-path" } else { "plain" };
             writeln!(
                 f,
-                "pair {i}: {several} {} by link {}, MTU {}, timeout {}, retries {}, RNR retries {} \
+                "pair {i}: {several} {} by link {}{}, MTU {}, timeout {}, retries {}, RNR retries {} \
                  of {}, {} READs{}",
                 service(p.service),
                 p.link,
+                p.alternate.map_or_else(String::new, |link| format!(" (or {link})")),
                 p.mtu,
                 p.timeout,
                 p.retry_cnt,

@@ -42,6 +42,7 @@ impl Simulation {
     /// Lets the applications whose time has come continue, if their send queues are drained.
     pub(crate) fn resume(&mut self) -> Verdict {
         self.come_back()?;
+        self.load_alternates()?;
         for (at, pair, e) in core::mem::take(&mut self.resumes) {
             if at > self.now {
                 self.resumes.push((at, pair, e));

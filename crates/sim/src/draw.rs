@@ -185,6 +185,7 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
         multipath,
         // All plain pairs use the first link.
         link: if multipath { rng.below(mood.links as u64) as usize } else { 0 },
+        alternate: None,
         mtu: [256, 1024, 4096][rng.below(3) as usize],
         // A plain queue pair has to wait until the faults are over; one with several paths must not
         // need to.

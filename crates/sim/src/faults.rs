@@ -57,6 +57,8 @@ pub enum Fault {
     /// An application takes its queue pair to SQD, and back to RTS after `pause` or once the send queue
     /// is drained, whichever is later.
     Drain { pair: usize, end: usize, pause: Duration, notify: bool },
+    /// A program migrates its queue pair to the alternate path, if it may.
+    Migrate { pair: usize, end: usize },
     /// A queue pair is frozen and thawed at once.
     Freeze { pair: usize, end: usize },
     /// A queue pair is frozen, and thawed after `time` on a lane that knows nothing of it.

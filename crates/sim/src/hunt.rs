@@ -14,7 +14,8 @@ use crate::case::Case;
 use crate::cm::{self, ApmCase, ApmReport, CmCase, CmReport, CmSimulation};
 use crate::out::say;
 use crate::pcapng;
-use crate::run::{Failure, Report, Simulation};
+use crate::report::Report;
+use crate::run::{Failure, Simulation};
 use crate::shrink::{Shrunk, run, shrink};
 use crate::trace::Trace;
 
@@ -26,6 +27,8 @@ pub enum Subject {
     Verbs,
     /// The connection manager: what RDMA CM promises
     Cm,
+    /// Queue pairs that migrate between two plain paths
+    Migration,
     /// Connections that migrate: a backup is loaded, and both ends agree
     Apm,
 }
@@ -74,6 +77,7 @@ struct Sum {
     errors: u64,
     packets: u64,
     failovers: u64,
+    migrations: u64,
     time: Duration,
     worst: Duration,
 }
@@ -111,6 +115,7 @@ impl Game for Case {
         sum.errors += report.errors;
         sum.packets += report.sent;
         sum.failovers += report.failovers;
+        sum.migrations += report.migrations;
         sum.time += report.time;
         sum.worst = sum.worst.max(report.blackout_max);
     }
@@ -121,6 +126,53 @@ impl Game for Case {
              (longest {:.0?}, outages of all paths included) in {:.0?} of virtual time",
             sum.requests, sum.errors, sum.packets, sum.failovers, sum.worst, sum.time
         )
+    }
+}
+
+/// A case whose queue pairs migrate.
+struct Migrating(Case);
+
+impl fmt::Display for Migrating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Game for Migrating {
+    type Report = Report;
+    type Sum = Sum;
+
+    fn draw(seed: u64) -> Self {
+        Self(Case::draw_migrating(seed))
+    }
+
+    fn run(&self, trace: Option<Trace>) -> (Result<Report, Failure>, Option<Trace>) {
+        run(&self.0, None, trace)
+    }
+
+    fn watch(&self, events: bool, packets: bool) -> Result<Report, Failure> {
+        self.0.watch(events, packets)
+    }
+
+    fn shrink(&self, failure: Failure) -> Shrunk<Self> {
+        let Shrunk { case, failure, runs } = self.0.shrink(failure);
+        Shrunk { case: Self(case), failure, runs }
+    }
+
+    fn links(&self) -> usize {
+        self.0.links.len()
+    }
+
+    fn size(&self) -> String {
+        self.0.size()
+    }
+
+    fn add(sum: &mut Sum, report: &Report) {
+        Case::add(sum, report);
+    }
+
+    fn summary(sum: &Sum) -> String {
+        format!("{} migrations; {}", sum.migrations, Case::summary(sum))
     }
 }
 
@@ -236,6 +288,7 @@ impl Hunt {
     pub fn run(&self) -> ExitCode {
         match self.subject {
             Subject::Verbs => self.hunt::<Case>(),
+            Subject::Migration => self.hunt::<Migrating>(),
             Subject::Cm => self.hunt::<CmCase>(),
             Subject::Apm => self.hunt::<ApmCase>(),
         }

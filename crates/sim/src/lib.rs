@@ -39,6 +39,7 @@
 //!   (if debug assertions are on), and each path is charged for the bytes that are in flight on it.
 //! - Everything charged to a path is given back, and nothing stands still when the network is whole
 //!   again.
+//! - Of RC queue pairs that migrate (a subject of its own), both ends are ARMED on the same path in the end.
 //!
 //! Of UC and UD it checks that each message that arrives was sent, is whole, and comes in order if the
 //! network keeps order. All messages must arrive if nothing was dropped.
@@ -72,10 +73,12 @@ mod lanes;
 mod layout;
 mod link;
 mod link_faults;
+mod migrating;
 mod out;
 mod overlap;
 pub mod pcapng;
 mod ports;
+mod report;
 mod rng;
 mod run;
 mod shrink;
@@ -95,8 +98,9 @@ pub use io::{Effect, Io, KEY, NO_KEY, PD, PlantedFault, READ_KEY, SRQNS, WRITE_K
 pub use judge::Breach;
 pub use link::Network;
 pub use link_faults::{Bursts, Holes, LinkFaults, LinkPlan};
+pub use report::Report;
 pub use rng::Rng;
-pub use run::{Failure, Report, Simulation, simulate};
+pub use run::{Failure, Simulation, simulate};
 pub use shrink::{Shrunk, run, shrink};
 pub use trace::{Drop, Fate, Record, Trace};
 pub use usage::any_change;

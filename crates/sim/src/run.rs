@@ -21,6 +21,7 @@ use crate::layout::{BUFFER, COMMON, Layout, SRQ_DEPTH};
 use crate::link::Network;
 use crate::link_faults::{Holes, LinkFaults};
 use crate::out::say;
+use crate::report::Report;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use crate::under_way::UnderWay;
@@ -36,39 +37,6 @@ const HEALING: Duration = Duration::from_millis(600);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The time within which packets arrive that are still under way when all is done.
 const REST: Duration = Duration::from_millis(400);
-
-/// The result of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The virtual time at the end.
-    pub time: Duration,
-    /// The number of requests that completed, successfully or with the error that they had to have.
-    pub requests: u64,
-    /// The number of queue pairs that ended in the error state, as they had to.
-    pub errors: u64,
-    /// The number of fail-overs of all hosts.
-    pub failovers: u64,
-    /// The longest interruption by a fail-over, outages of all paths included.
-    pub blackout_max: Duration,
-    /// The number of paths that were given up.
-    pub deaths: u64,
-    /// The number of datagrams sent.
-    pub sent: u64,
-    /// The number of datagrams lost on the way.
-    pub dropped: u64,
-    /// The number of datagrams corrupted on the way.
-    pub corrupted: u64,
-    /// The number of datagrams marked by links.
-    pub marked: u64,
-    /// The number of packets that queue pairs sent again, for whatever reason.
-    pub resent: u64,
-    /// The number of packets refused, for example because of an old generation.
-    pub refused: u64,
-    /// The largest number of paths that carried data of one host to one peer.
-    pub carriers: usize,
-    /// A digest of every packet that was sent, and when.
-    pub digest: u64,
-}
 
 /// A run that failed because a promise was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -275,7 +243,8 @@ impl Simulation {
 
     fn all(&mut self) -> Result<Report, Breach> {
         loop {
-            let done = !self.judged || self.oracle.pairs.iter().all(Pair::done);
+            let done =
+                !self.judged || self.oracle.pairs.iter().all(Pair::done) && self.apart().is_empty();
             if done && self.healed.is_some() && self.attackers.next().is_none() {
                 break;
             }
@@ -305,7 +274,7 @@ impl Simulation {
         });
         let status = self.hosts.iter().map(|h| h.lane.paths().status());
         let peers: Vec<_> = status.flat_map(|s| s.peers).map(|p| (p.local, p.note)).collect();
-        format!("{:?}; {peers:?}", waiting.collect::<Vec<_>>())
+        format!("{:?}; {peers:?}; {:?}", waiting.collect::<Vec<_>>(), self.apart())
     }
 
     /// Whether an end must not post yet. One that is to use several paths waits until both ends know of
@@ -476,6 +445,7 @@ impl Simulation {
                 .map(|(_, entry)| entry.qp.counters().retransmitted_packets)
                 .sum(),
             refused: self.hosts.iter().map(|h| h.refused).sum(),
+            migrations: self.migrations(),
             carriers: self.hosts.iter().map(SimHost::carriers).max().unwrap_or(0),
             digest: self.net.digest,
         }

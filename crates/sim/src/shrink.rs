@@ -9,7 +9,8 @@ use crate::case::Case;
 use crate::faults::{Fault, When};
 use crate::io::PlantedFault;
 use crate::link_faults::{Bursts, LinkFaults};
-use crate::run::{Failure, Report, Simulation};
+use crate::report::Report;
+use crate::run::{Failure, Simulation};
 use crate::trace::Trace;
 
 /// The largest number of runs for one reduction.
@@ -192,6 +193,7 @@ impl Shrinker<'_, Case> {
         }
         for pair in 0..self.best.pairs.len() {
             self.change(|case| case.pairs[pair].multipath = false);
+            self.change(|case| case.pairs[pair].alternate = None);
             self.change(|case| case.pairs[pair].mtu = 4096);
             self.change(|case| case.pairs[pair].unfenced = false);
             for end in 0..2 {
@@ -264,6 +266,7 @@ fn remove_pair(case: &mut Case, number: usize) {
         Fault::Error { pair, .. }
         | Fault::Drain { pair, .. }
         | Fault::Freeze { pair, .. }
+        | Fault::Migrate { pair, .. }
         | Fault::Away { pair, .. }
         | Fault::PeerMode { pair, .. }
         | Fault::OwnMode { pair, .. } => {

@@ -86,6 +86,7 @@ impl Simulation {
             }
             Fault::Error { pair, end } => self.end(pair, end),
             Fault::Drain { pair, end, pause, notify } => self.drain(pair, end, pause, notify),
+            Fault::Migrate { pair, end } => self.migrate(pair, end),
             Fault::Freeze { pair, end } => self.freeze(pair, end),
             Fault::Away { pair, end, time } => self.leave(pair, end, time),
             _ => Ok(()),

@@ -68,6 +68,9 @@ impl fmt::Display for Fault {
                      once it is drained, after {pause:?} or later"
                 )
             }
+            Self::Migrate { pair, end } => {
+                write!(f, "the application of end {end} of pair {pair} migrates, if it may")
+            }
             Self::Freeze { pair, end } => {
                 write!(f, "end {end} of pair {pair} is frozen and thawed")
             }

@@ -47,6 +47,7 @@ fn case(lane: LanePlan, reorders: bool, faults: Vec<(When, Fault)>) -> Case {
     };
     let pair = PairPlan {
         service: QpType::Rc,
+        alternate: None,
         multipath: true,
         link: 0,
         mtu: 256,

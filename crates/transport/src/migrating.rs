@@ -53,6 +53,12 @@ impl Core {
         self.config.qp_type == QpType::Rc && !self.multipath
     }
 
+    /// Whether what it waits for is an answer by the alternate path.
+    pub(crate) fn asks_by_alternate(&self) -> bool {
+        let rearms = self.attr.path_mig_state == MigState::Rearm && !self.migration.unconfirmed;
+        rearms && self.proves()
+    }
+
     /// The alternate path does not work any more: it has to prove again that it does.
     fn disarm<H: Host>(&mut self, host: &mut H) {
         self.attr.path_mig_state = MigState::Rearm;
@@ -241,6 +247,8 @@ impl QueuePair {
                     core.attr.path_mig_state = MigState::Armed;
                     core.migration.settle();
                     core.migration.watch.begin(now);
+                    // If the primary path is silent, it is compared with this one from now on.
+                    rc.0.hurry(now);
                     host.migration(MigrationNews::Armed);
                     if self.must_migrate(host) {
                         self.migrate(MigrationCause::PathLost, host);
@@ -250,6 +258,8 @@ impl QueuePair {
             }
             Opcode::RC_ACK => {
                 core.migration.watch.answered();
+                // Both may have been silent for long.
+                rc.0.hurry(now);
                 let dead = core.migration.compared(rc.0.progress_at()) && rc.0.is_waiting();
                 if dead && core.can_migrate(host) {
                     self.migrate(MigrationCause::Silence, host);
@@ -338,7 +348,9 @@ impl QueuePair {
     /// Whether something follows a change of the migration state that has not been done yet.
     #[inline]
     pub(crate) fn has_migration_work(&self) -> bool {
-        self.core.migration.fresh || self.core.migration.moved.is_some()
+        // Who has failed has nobody to tell any more.
+        let works = !matches!(self.core.attr.state, QpState::Reset | QpState::Err);
+        works && (self.core.migration.fresh || self.core.migration.moved.is_some())
     }
 
     /// Does what follows a change of the migration state and needs the time.
@@ -405,8 +417,7 @@ impl QueuePair {
             core.migration.settle();
             return;
         }
-        let rearms = core.attr.path_mig_state == MigState::Rearm && !core.migration.unconfirmed;
-        if rearms && core.proves() {
+        if core.asks_by_alternate() {
             rc.0.repeat_acknowledged_to(core.migration.alternate, core, host);
             if core.migration.asked_by_alternate(now) {
                 host.migration(MigrationNews::Unproven);

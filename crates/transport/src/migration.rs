@@ -146,7 +146,9 @@ struct Asking {
 }
 
 /// How many questions by the alternate path must be answered before a silent primary path is left. There
-/// is one for each early probe of the primary path, so one lost probe does not decide.
+/// is one for each early probe of the primary path, so one lost probe does not decide. Answers that come
+/// before the next question count as one: a peer that did not run for a moment answers all that waited at
+/// once, and may do so before it acknowledges what came by the primary path.
 const TRIAL_ANSWERS: u32 = 3;
 
 /// How long an end in REARM must hear its peer only by the alternate path, and as one that has migrated,
@@ -160,6 +162,8 @@ struct Trial {
     since: Duration,
     asked: u32,
     answered: u32,
+    /// How many had been asked when the latest answer that counts came.
+    heard: u32,
 }
 
 /// What a queue pair knows about its migrations.
@@ -264,15 +268,16 @@ impl Migration {
     pub(crate) fn compare(&mut self, since: Duration) {
         match &mut self.trial {
             Some(trial) if trial.since == since => trial.asked += 1,
-            trial => *trial = Some(Trial { since, asked: 1, answered: 0 }),
+            trial => *trial = Some(Trial { since, asked: 1, answered: 0, heard: 0 }),
         }
     }
 
     /// A question by the alternate path was answered. Returns whether that shows that the primary path, by
     /// which there was no progress since then, is dead.
     pub(crate) fn compared(&mut self, since: Duration) -> bool {
-        let trial = self.trial.as_mut().filter(|t| t.since == since && t.answered < t.asked);
+        let trial = self.trial.as_mut().filter(|t| t.since == since && t.heard < t.asked);
         let Some(trial) = trial else { return false };
+        trial.heard = trial.asked;
         trial.answered += 1;
         trial.answered >= TRIAL_ANSWERS
     }

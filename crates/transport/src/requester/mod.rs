@@ -178,6 +178,11 @@ impl Requester {
         self.flight.waits()
     }
 
+    /// Has probes, which may have become rare, follow soon after each other again.
+    pub(crate) fn hurry(&mut self, now: Duration) {
+        self.flight.paths_mut().hurry(now);
+    }
+
     /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
     /// peer's.
     fn be_patient(&mut self, core: &Core, now: Duration) {
@@ -228,6 +233,9 @@ impl Requester {
                     self.send_probe(path, first.unwrap_or(una), now, host);
                     if core.config.qp_type == QpType::Rc && core.can_migrate(host) {
                         core.migration.compare(self.timers.progress_at());
+                        self.repeat_acknowledged_to(core.migration.alternate, core, host);
+                    } else if core.asks_by_alternate() {
+                        // It is needed now, and the next question may be a second away.
                         self.repeat_acknowledged_to(core.migration.alternate, core, host);
                     }
                 }

@@ -30,6 +30,9 @@ const PROBE_MAX: Duration = Duration::from_millis(200);
 /// measured.
 const GUARD_UNMEASURED_US: u32 = 1000;
 
+/// After so many probes in a row the next one comes late.
+const PROBES_OFTEN: u32 = 3;
+
 /// When there are more paths than this, those that no packet was last sent by are forgotten.
 const PATHS_KEPT: usize = 16;
 
@@ -81,6 +84,13 @@ impl ProbeTimer {
     /// Restarts because everything was sent again.
     pub(super) fn resent(&mut self, now: Duration) {
         self.from = now;
+    }
+
+    /// Restarts if probes have become rare.
+    pub(super) fn hurry(&mut self, now: Duration) {
+        if self.probes >= PROBES_OFTEN {
+            self.restart(now);
+        }
     }
 
     /// Notes that a probe is sent.
@@ -315,6 +325,11 @@ impl OnPaths {
             on.timer.restart(now);
             on.moved = false;
         }
+    }
+
+    /// Has probes follow soon after each other again.
+    pub(super) fn hurry(&mut self, now: Duration) {
+        self.list.iter_mut().for_each(|on| on.timer.hurry(now));
     }
 
     /// Notes that everything was sent again.

@@ -90,6 +90,8 @@ pub struct Pair {
     trace: bool,
     /// The GRH that datagrams arrive with.
     pub grh: [u8; 40],
+    /// Until when each host does not run. What comes before is read then, all at once.
+    pub asleep_until: [Duration; 2],
 }
 
 /// The settings that the two queue pairs are made with.
@@ -304,6 +306,7 @@ impl Pair {
             delivered: 0,
             trace: std::env::var_os("POLYPATH_TRACE").is_some(),
             grh: [0xee; 40],
+            asleep_until: [Duration::ZERO; 2],
         }
     }
 
@@ -331,7 +334,8 @@ impl Pair {
                 let sent = *busy;
                 self.packets[at] = bytes.clone();
                 let key = (at << 1) | to;
-                self.wire.push(Reverse((sent + link.delay + jitter, self.order, key, path.0)));
+                let at = (sent + link.delay + jitter).max(self.asleep_until[to]);
+                self.wire.push(Reverse((at, self.order, key, path.0)));
             }
         }
     }

@@ -1,0 +1,160 @@
+//! Queue pairs that migrate (automatic path migration): RC and UC ones with one path in use and another in
+//! reserve. Their programs load the path that was left after each migration, and sometimes migrate themselves.
+//! They are a subject of their own, so that the seeds of the others keep their meaning.
+
+use polypath_paths::PathOptions;
+use polypath_transport::{AhAttr, MigState, QpAttr, QpAttrMask, QpState, QpType, QueuePair};
+
+use crate::case::{Case, PairPlan};
+use crate::datagram::address;
+use crate::faults::{self, Change, Fault};
+use crate::freeze::any_step;
+use crate::judge::{Verdict, demand};
+use crate::rng::Rng;
+use crate::run::Simulation;
+
+const MS: core::time::Duration = core::time::Duration::from_millis(1);
+
+impl Case {
+    /// Draws the case with migrating queue pairs that this seed means.
+    pub fn draw_migrating(seed: u64) -> Self {
+        let mut case = Self::draw(seed);
+        let rng = &mut Rng::new(seed ^ 0x6d69_6772_6174_6521);
+        if case.links.len() < 2 {
+            case.links.push(case.links[0].clone());
+        }
+        let links = case.links.len();
+        // Plain queue pairs make hardly any progress where every packet overtakes every other.
+        case.links.iter_mut().for_each(|link| link.reorders = false);
+        for pair in &mut case.pairs {
+            if !matches!(pair.service, QpType::Rc | QpType::Uc) || rng.chance(150) {
+                continue;
+            }
+            pair.multipath = false;
+            pair.link = rng.below(links as u64) as usize;
+            pair.alternate = Some((pair.link + 1 + rng.below(links as u64 - 1) as usize) % links);
+            // Those that are ARMED use up the retries of both paths before they fail.
+            (pair.timeout, pair.retry_cnt) = (if rng.chance(700) { 18 } else { 14 }, 7);
+        }
+        case.attacks.clear();
+        let is_kept = |fault: &Fault| matches!(fault, Fault::Drain { .. } | Fault::Error { .. });
+        case.faults.retain(|(_, fault)| is_kept(fault));
+        if rng.chance(850) {
+            let time = MS * (200 + rng.below(1500) as u32);
+            let drawn = faults::draw(rng, case.hosts, links, time, true);
+            case.faults.extend(drawn.into_iter().map(|(when, fault)| match fault {
+                // The programs know the first addresses only.
+                Fault::Address { host, link, change: Change::Other } => {
+                    (when, Fault::Address { host, link, change: Change::Gone })
+                }
+                fault => (when, fault),
+            }));
+        }
+        for _ in 0..rng.below(8) {
+            let pair = rng.below(case.pairs.len() as u64) as usize;
+            let end = rng.below(2) as usize;
+            case.faults.push((any_step(rng), Fault::Migrate { pair, end }));
+            if rng.chance(300) {
+                // Both at once.
+                let when = case.faults[case.faults.len() - 1].0;
+                case.faults.push((when, Fault::Migrate { pair, end: 1 - end }));
+            }
+        }
+        case
+    }
+}
+
+impl PairPlan {
+    /// The links of the path in use and of the other one, after so many migrations.
+    fn links(&self, count: u64) -> Option<[usize; 2]> {
+        let links = [self.link, self.alternate?];
+        Some(if count.is_multiple_of(2) { links } else { [links[1], links[0]] })
+    }
+}
+
+impl Simulation {
+    /// A program migrates, if it may.
+    pub(crate) fn migrate(&mut self, pair: usize, e: usize) -> Verdict {
+        if self.case.pairs[pair].alternate.is_none() {
+            return Ok(());
+        }
+        let sends = |qp: &&QueuePair| matches!(qp.state(), QpState::Rts | QpState::Sqd);
+        let Some(qp) = self.qp(pair, e).filter(sends) else { return Ok(()) };
+        let state = qp.migration().state;
+        let mut attr = QpAttr::new(QpState::Rts);
+        attr.path_mig_state = MigState::Migrated;
+        let done = self.modify(pair, e, &attr, QpAttrMask::PATH_MIG_STATE);
+        demand(
+            done.is_ok() == (state != MigState::Rearm),
+            "who is ARMED may migrate, who is in REARM may not",
+            || format!("{state:?}: {done:?}"),
+        )?;
+        self.check(self.oracle.pairs[pair].ends[e].host)
+    }
+
+    /// Programs load the path that is not in use: at first, and after each migration, some of them at once.
+    pub(crate) fn load_alternates(&mut self) -> Verdict {
+        for pair in 0..self.case.pairs.len() {
+            for e in 0..2 {
+                let number = self.oracle.pairs[pair].ends[e].host;
+                if !self.alive[number] || self.hosts[number].paused_until > self.now {
+                    continue;
+                }
+                let plan = &self.case.pairs[pair];
+                let qpn = plan.ends[e].qpn;
+                let waits = qpn & 1 == 1 && self.now.as_millis() / 10 % 2 == 1;
+                let Some(qp) = self.qp(pair, e) else { continue };
+                let migration = qp.migration();
+                let due = qp.state() == QpState::Rts && migration.state == MigState::Migrated;
+                let Some([_, other]) = plan.links(migration.count).filter(|_| due && !waits) else {
+                    continue;
+                };
+                let peer = plan.ends[1 - e].host;
+                let [local, remote] = [number, peer].map(|h| address(other, h, self.case.v6));
+                let mut attr = QpAttr::new(QpState::Rts);
+                attr.alt_ah = AhAttr { is_global: true, port_num: 1, ..AhAttr::default() };
+                (attr.alt_port_num, attr.alt_timeout) = (1, plan.timeout);
+                attr.path_mig_state = MigState::Rearm;
+                let host = &mut self.hosts[number];
+                host.begin(self.now);
+                let loaded = host.with(qpn, |visit| {
+                    let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
+                    let done = visit.qp.modify(&attr, mask, &mut visit.host);
+                    let set = visit.set_alternate(local, remote, PathOptions::default());
+                    done.is_ok() && set.is_ok()
+                });
+                demand(loaded != Some(false), "an alternate path can be loaded", || {
+                    format!("pair {pair}, end {e}")
+                })?;
+                self.check(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often queue pairs have migrated, all together.
+    pub(crate) fn migrations(&self) -> u64 {
+        let qps = self.hosts.iter().flat_map(|h| h.lane.qps().iter());
+        qps.map(|(_, entry)| entry.qp.counters().migrations).sum()
+    }
+
+    /// The pairs of RC queue pairs that still work and whose ends are not both ARMED on the same path.
+    pub(crate) fn apart(&self) -> Vec<String> {
+        let pairs = self.case.pairs.iter().enumerate();
+        let migrating = pairs.filter(|(_, p)| p.service == QpType::Rc && p.alternate.is_some());
+        migrating
+            .filter_map(|(i, plan)| {
+                let ends = &self.oracle.pairs[i].ends;
+                if ends.iter().any(|end| end.gone || end.ended.is_some()) {
+                    return None;
+                }
+                let [a, b] = [0, 1].map(|e| self.qp(i, e).map(|qp| (qp.state(), qp.migration())));
+                let ((a_state, a), (b_state, b)) = (a?, b?);
+                let sends = [a_state, b_state].iter().all(|s| *s == QpState::Rts);
+                let armed = a.state == MigState::Armed && b.state == MigState::Armed;
+                let together = armed && plan.links(a.count) == plan.links(b.count);
+                (sends && !together).then(|| format!("pair {i}: {a:?}, {b:?}"))
+            })
+            .collect()
+    }
+}
