@@ -240,8 +240,11 @@ pub(crate) fn end(stage: &mut Stage, kind: Kind) -> Result<(), Problem> {
     }
     let mut wrong = false;
     let mut said = String::new();
-    for (guest, wanted) in wanted.into_iter().enumerate() {
-        let Answer { status, text } = stage.guest(guest).server.finish(LIMIT)?;
+    // The client first: if its server waits for it for ever, it says why.
+    for (guest, wanted) in wanted.into_iter().enumerate().rev() {
+        let answer = stage.guest(guest).server.finish(LIMIT);
+        let Answer { status, text } =
+            answer.map_err(|problem| Problem::Failed(format!("{said}{problem}")))?;
         let ended_well = status == wanted || guest == 0 && is_rpings_race(kind, status, &text);
         let complains = ["mismatch", "error", "Error"].iter().any(|word| text.contains(word));
         wrong |= !ended_well || complains;
