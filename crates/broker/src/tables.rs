@@ -308,7 +308,7 @@ mod tests {
     use polypath_topology::{MP, ROCE};
 
     use super::*;
-    use crate::netlink::{SlaveData, parse_link};
+    use crate::netlink::{SlaveData, recorded_link};
 
     fn link(ifindex: u32, name: &str) -> LinkMessage {
         LinkMessage {
@@ -516,7 +516,7 @@ mod tests {
         let parse = |line: &str| {
             let digits = line.rsplit(' ').next().unwrap().as_bytes().chunks(2);
             let byte = |two: &[u8]| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap();
-            parse_link(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
+            recorded_link(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
         };
         let links: Vec<LinkMessage> = text.lines().filter(of_tag).map(parse).collect();
         assert_eq!(links.len(), 3, "{tag}");

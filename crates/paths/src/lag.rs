@@ -99,7 +99,8 @@ mod tests {
         assert_eq!(hash(pair("10.0.0.1", "10.0.0.2"), 49152, 4791), 0x5a53_5333);
         // b71201c0 for port 49153: b41201c0; ^ b412 = b412b5d2; ^ b412b5 = b4a6a767; / 2.
         assert_eq!(hash(pair("10.0.0.1", "10.0.0.2"), 49153, 4791), 0x5a53_53b3);
-        // fd00::1 is 000000fd and 01000000, so fc.. folds to 010000fd; fd00::2 to 020000fd; b41200c0 as above.
+        // fd00::1 is 000000fd and 01000000, so fc.. folds to 010000fd; fd00::2 to 020000fd; b41200c0 as
+        // above.
         assert_eq!(hash(pair("fd00::1", "fd00::2"), 49152, 4791), 0x5a53_5333);
         // fd00:0:0:1::1 has 00000100 in memory, which is 01000000, in its second word as well: 000000fd.
         // ^ 020000fd ^ b71200c0 = b51200c0; ^ b512 = b512b5d2; ^ b512b5 = b5a7a767; / 2.

@@ -2,10 +2,10 @@
 //! chooses.
 //!
 //! A bond sends a packet by one of its usable ports, found by a hash of the addresses and UDP ports. So a
-//! source port whose hash leads to it stands for a port of the bond, and each path of an association gets one:
-//! the paths take the bond's ports in turn, so that each has as many paths as another. A path whose port of
-//! the bond is lost is given up at once, and comes back with it. The others get new source ports, because the
-//! loss of one port leads all hashes elsewhere.
+//! source port whose hash leads to it stands for a port of the bond, and each path of an association gets
+//! one: the paths take the bond's ports in turn, so that each has as many paths as another. A path whose
+//! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
+//! because the loss of one port leads all hashes elsewhere.
 //!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.
@@ -71,8 +71,8 @@ impl PathManager {
         self.set_port(index, port);
     }
 
-    /// A random source port; one that leads to the port of the bond for the n-th path between these addresses,
-    /// if they are over a bond.
+    /// A random source port; one that leads to the port of the bond for the n-th path between these
+    /// addresses, if they are over a bond.
     pub(crate) fn draw_port(&mut self, pair: Pair, n: u8) -> u16 {
         let random = &mut self.port_random;
         let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;

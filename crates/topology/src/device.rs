@@ -62,8 +62,8 @@ pub struct Aggregation {
 pub struct PortSpec {
     /// The indexes of its interfaces, the primary first.
     pub members: Vec<u32>,
-    /// The indexes of the ports of the kernel's bond that it stands on, in the kernel's order; none if it stands
-    /// on no bond, or has not adopted it.
+    /// The indexes of the ports of the kernel's bond that it stands on, in the kernel's order; none if it
+    /// stands on no bond, or has not adopted it.
     pub links: Vec<u32>,
     /// The key of its GID table among those of a [`Table`].
     pub gid_table: String,

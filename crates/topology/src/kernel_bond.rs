@@ -80,8 +80,8 @@ impl KernelBond {
         self.hashes() && !matches!(self.xmit_hash_policy, LAYER34 | ENCAP34)
     }
 
-    /// Of which packets the port by which they leave can be computed from their addresses and UDP ports; `None`
-    /// if of none.
+    /// Of which packets the port by which they leave can be computed from their addresses and UDP ports;
+    /// `None` if of none.
     #[must_use]
     pub fn hashed_ports(&self) -> Option<HashedPorts> {
         match self.xmit_hash_policy {

@@ -132,8 +132,8 @@ impl Selection {
         choice.bond.unwrap_or_default().settings()
     }
 
-    /// The settings that follow from the modes of the bonds of the kernel's that it selects. Whatever the user
-    /// says goes before them.
+    /// The settings that follow from the modes of the bonds of the kernel's that it selects. Whatever the
+    /// user says goes before them.
     #[must_use]
     pub fn settings_below(&self, table: &Table) -> Bonding {
         let (provider, choice) = self.resolved(table);

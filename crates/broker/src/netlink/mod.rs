@@ -18,7 +18,7 @@ pub(crate) use bond::BondData;
 #[cfg(test)]
 pub(crate) use bond::SlaveData;
 #[cfg(test)]
-pub(crate) use link::parse_link;
+pub(crate) use link::parse_link as recorded_link;
 pub(crate) use link::{AddressMessage, LinkMessage};
 pub(crate) use route::{RouteAnswer, RouteQuestion};
 

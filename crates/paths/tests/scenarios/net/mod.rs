@@ -73,7 +73,6 @@ impl Link {
         let ports = [port.to_be_bytes(), 4791_u16.to_be_bytes()].concat();
         let byte = bytes.iter().chain(&ports).fold(0, |sum, byte| sum ^ byte) >> 1;
         let usable = || self.bonds[from].iter().enumerate().filter(|(_, usable)| **usable);
-        // Of a power of two, the rest is in that byte.
         assert!([0, 1, 2, 4].contains(&usable().count()));
         usable().nth(usize::from(byte).checked_rem(usable().count())?).map(|(n, _)| n)
     }
