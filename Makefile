@@ -14,8 +14,9 @@ FIRST_SEED ?= 0
 MIGRATIONS ?= 1000
 # Minutes of programs under `make interop`.
 INTEROP_MINUTES ?= 30
-# More words for polypath-interop and polypath-bench, as --sample --complete and --decide.
+# More words for polypath-interop, polypath-bonds and polypath-bench, as --sample --complete and --decide.
 INTEROP ?=
+BONDS   ?=
 BENCH   ?=
 # Parts of the engine that Miri can interpret.
 MIRI_ENGINE := quota:: moderation:: lane::prompt mp::
@@ -32,7 +33,7 @@ TRIED    = -p polypath -p polypath-abi -p polypath-e2e
 # What users read of docs/; the rest is about how Polypath is made.
 USER_DOCS = apm.md bonding.md troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
 
-.PHONY: help deps build optimised test ecosystem next-debian demo interop bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
+.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -82,6 +83,17 @@ interop: ## programs between Polypath and Linux rxe in a virtual machine
 	@tools/packages interop || echo "going on without: what can't run is said below"
 	$(TESTING)
 	$(TARGET)/testing/polypath-interop --minutes $(INTEROP_MINUTES) $(INTEROP)
+
+bonds: ## programs over bonds of the Linux kernel, in two virtual machines, while slaves fail
+	@tools/packages bonds || echo "going on without: what can't run is said below"
+	$(TESTING)
+	$(TARGET)/testing/polypath-bonds $(BONDS)
+
+compare: ## path migration, bonding and multi-path side by side, and bonds of Linux; writes docs/compare.md
+	@tools/packages bonds || echo "going on without: what can't run is said below"
+	$(TESTING)
+	$(TARGET)/testing/polypath-bonds --no-cases
+	$(TARGET)/testing/polypath-compare --out docs/compare.md --bonds $(TARGET)/bonds
 
 bench: ## speed and blackout of the optimised build against what else one could use, as ratios
 	@tools/packages bench

@@ -17,17 +17,29 @@ use crate::sys::ethtool;
 use crate::uplinks::leads_out;
 
 /// Properties of an interface that drivers know and rtnetlink does not report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hardware {
     speed_mbps: Option<u32>,
     numa_node: Option<u32>,
+    /// The names of the ports of a bond, in the order in which it keeps them.
+    links: Vec<String>,
 }
 
 impl Hardware {
     /// Asks the driver. `socket` is any socket of the namespace.
     pub(crate) fn of(link: &LinkMessage, socket: BorrowedFd<'_>) -> Self {
-        Self { speed_mbps: ethtool::speed_mbps(socket, &link.name), numa_node: numa_node(link) }
+        let links = if link.bond.is_some() { links_in_order(&link.name) } else { Vec::new() };
+        let speed_mbps = ethtool::speed_mbps(socket, &link.name);
+        Self { speed_mbps, numa_node: numa_node(link), links }
     }
+}
+
+/// The names of a bond's ports, in the order in which it keeps them. /proc is that of this network namespace,
+/// whatever is mounted elsewhere.
+fn links_in_order(bond: &str) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/net/bonding/{bond}")).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.strip_prefix("Slave Interface: "));
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// Reads the NUMA node from sysfs. If sysfs shows another network namespace's interface, its index
@@ -79,7 +91,7 @@ impl Tables {
             // The speed of a bond is that of its ports, which come and go.
             let same = |(up, _): &&(bool, Hardware)| *up == link.up && link.bond.is_none();
             let known = self.hardware.get(&link.ifindex).filter(same);
-            let found = known.copied().unwrap_or_else(|| (link.up, ask(link)));
+            let found = known.cloned().unwrap_or_else(|| (link.up, ask(link)));
             hardware.insert(link.ifindex, found);
         }
         self.hardware = hardware;
@@ -92,7 +104,7 @@ impl Tables {
             links.iter().filter_map(|link| Some((link.ifindex, link.bond?))).collect();
         let port = |link: LinkMessage| {
             let leads_out = out.contains(&link.ifindex);
-            let slave = slave(&link, &bonds);
+            let slave = self.slave(&link, &bonds);
             Port { slave, ..self.port(link, leads_out, &addresses) }
         };
         let ports = links.into_iter().map(port).collect();
@@ -112,6 +124,10 @@ impl Tables {
         let mut new = self.table.clone();
         for port in new.ports.iter_mut().filter(|port| down.contains(&port.ifindex)) {
             port.link_up = false;
+            // The bond itself may learn of it later.
+            if let Some(slave) = &mut port.slave {
+                slave.usable = false;
+            }
         }
         self.publish(new)
     }
@@ -183,8 +199,9 @@ impl Tables {
     fn port(&self, link: LinkMessage, leads_out: bool, addresses: &[AddressMessage]) -> Port {
         let known = self.table.port(link.ifindex);
         let mine = addresses.iter().filter(|address| address.ifindex == link.ifindex);
-        let hardware = self.hardware.get(&link.ifindex).map(|(_, found)| *found);
-        let Hardware { speed_mbps, numa_node } = hardware.unwrap_or_default();
+        let hardware = self.hardware.get(&link.ifindex).map(|(_, found)| found);
+        let speed_mbps = hardware.and_then(|found| found.speed_mbps);
+        let numa_node = hardware.and_then(|found| found.numa_node);
         Port {
             ifindex: link.ifindex,
             mac: link.mac,
@@ -208,14 +225,17 @@ impl Tables {
             name: link.name,
         }
     }
-}
 
-/// What is published of the port of a bond or team. `bonds` are the bonds and teams by index.
-fn slave(link: &LinkMessage, bonds: &BTreeMap<u32, BondData>) -> Option<KernelSlave> {
-    let slave = link.slave?;
-    let uses = |bond: &BondData| bond.uses(link.ifindex, &slave);
-    let usable = link.up && bonds.get(&link.master).is_some_and(uses);
-    Some(KernelSlave { master: link.master, usable })
+    /// What is published of the port of a bond or team. `bonds` are the bonds and teams by index.
+    fn slave(&self, link: &LinkMessage, bonds: &BTreeMap<u32, BondData>) -> Option<KernelSlave> {
+        let slave = link.slave?;
+        let uses = |bond: &BondData| bond.uses(link.ifindex, &slave);
+        let usable = link.up && bonds.get(&link.master).is_some_and(uses);
+        let of_master = self.hardware.get(&link.master).map(|(_, found)| &found.links[..]);
+        let at = of_master.and_then(|links| links.iter().position(|name| *name == link.name));
+        let place = at.and_then(|at| u16::try_from(at).ok()).unwrap_or(u16::MAX);
+        Some(KernelSlave { master: link.master, usable, place })
+    }
 }
 
 fn address(message: &AddressMessage) -> Address {
@@ -227,8 +247,8 @@ fn address(message: &AddressMessage) -> Address {
     }
 }
 
-/// Leaves out interfaces for which there is no room. Ports of bridges and bonds and interfaces
-/// without addresses go first, because devices rarely use them. Among equals, those that were in
+/// Leaves out interfaces for which there is no room. Ports of bridges and interfaces without
+/// addresses go first, because devices rarely use them. Among equals, those that were in
 /// the table before stay. Returns how many were left out.
 fn leave_out(links: &mut Vec<LinkMessage>, addresses: &[AddressMessage], before: &Table) -> u32 {
     if links.len() <= PORTS_MAX {
@@ -237,7 +257,8 @@ fn leave_out(links: &mut Vec<LinkMessage>, addresses: &[AddressMessage], before:
     let addressed: BTreeSet<u32> =
         addresses.iter().filter(|a| !a.link_local).map(|a| a.ifindex).collect();
     links.sort_by_key(|link| {
-        let useful = link.loopback || (link.ethernet && !link.enslaved);
+        // What a bond does depends on all of its ports.
+        let useful = link.loopback || link.slave.is_some() || (link.ethernet && !link.enslaved);
         let known = before.port(link.ifindex).is_some();
         (!useful, !addressed.contains(&link.ifindex), !known, link.ifindex)
     });
@@ -287,7 +308,7 @@ mod tests {
     use polypath_topology::{MP, ROCE};
 
     use super::*;
-    use crate::netlink::SlaveData;
+    use crate::netlink::{SlaveData, parse_link};
 
     fn link(ifindex: u32, name: &str) -> LinkMessage {
         LinkMessage {
@@ -465,8 +486,9 @@ mod tests {
         };
         update(&mut tables, &[below(2, true), below(3, false), bond.clone()], &[]);
         let slave = |tables: &Tables, n| tables.table().port(n).unwrap().slave;
-        assert_eq!(slave(&tables, 2), Some(KernelSlave { master: 9, usable: true }));
-        assert_eq!(slave(&tables, 3), Some(KernelSlave { master: 9, usable: false }));
+        let unknown = u16::MAX;
+        let of = |usable| Some(KernelSlave { master: 9, usable, place: unknown });
+        assert_eq!((slave(&tables, 2), slave(&tables, 3)), (of(true), of(false)));
         assert_eq!(slave(&tables, 9), None);
         assert_eq!(tables.table().port(9).unwrap().bond.unwrap().mode_name(), "team");
         // Its speed is asked for whenever anything changes.
@@ -474,9 +496,74 @@ mod tests {
         let dump = Dump { links: vec![below(2, true), below(3, true), bond], ..Dump::default() };
         tables.update(dump, &[], |link| {
             asked.push(link.ifindex);
-            Hardware::default()
+            let links =
+                if link.ifindex == 9 { vec!["e3".to_owned(), "e2".to_owned()] } else { vec![] };
+            Hardware { links, ..Hardware::default() }
         });
         assert_eq!(asked, [3, 9]);
+        let place = |n| slave(&tables, n).map(|slave| (slave.usable, slave.place));
+        assert_eq!((place(2), place(3)), (Some((true, 1)), Some((true, 0))), "the kernel's order");
+        // Its loss is not left to the bond's own tick.
+        assert!(tables.links_down(&[3].into()));
+        assert_eq!(slave(&tables, 3).map(|slave| slave.usable), Some(false));
+        assert!(tables.table().port(9).is_some_and(|bond| bond.link_up));
+    }
+
+    /// What a kernel said of a bond and its ports (the file says how). `tag`: the mode.
+    fn recorded(tag: &str) -> Vec<LinkMessage> {
+        let text = include_str!("../tests/vectors/bonds.txt");
+        let of_tag = |line: &&str| line.split(' ').next() == Some(tag);
+        let parse = |line: &str| {
+            let digits = line.rsplit(' ').next().unwrap().as_bytes().chunks(2);
+            let byte = |two: &[u8]| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap();
+            parse_link(&digits.map(byte).collect::<Vec<u8>>()).unwrap()
+        };
+        let links: Vec<LinkMessage> = text.lines().filter(of_tag).map(parse).collect();
+        assert_eq!(links.len(), 3, "{tag}");
+        links
+    }
+
+    #[test]
+    fn bonds_of_all_modes_are_understood_as_a_kernel_tells_of_them() {
+        for (tag, mode, hash, usable) in [
+            ("0", "balance-rr", None, ["v1", "v0"].as_slice()),
+            ("1", "active-backup", None, &["v1"]),
+            ("2", "balance-xor", Some("layer3+4"), &["v1", "v0"]),
+            ("3", "broadcast", None, &["v1", "v0"]),
+            ("4", "802.3ad", Some("layer3+4"), &["v1"]),
+            ("5", "balance-tlb", None, &["v1", "v0"]),
+            ("6", "balance-alb", None, &["v1", "v0"]),
+            ("1-lost", "active-backup", None, &["v0"]),
+            ("2-lost", "balance-xor", Some("layer3+4"), &["v0"]),
+        ] {
+            let links = recorded(tag);
+            let bond = links.iter().find(|link| link.name == "bond0").unwrap().ifindex;
+            let dump =
+                Dump { links, addresses: vec![address(bond, "10.0.0.1")], ..Dump::default() };
+            let mut tables = Tables::default();
+            tables.update(dump, &[], |link| Hardware {
+                links: if link.ifindex == bond { vec!["v1".into(), "v0".into()] } else { vec![] },
+                speed_mbps: Some(10_000),
+                ..Hardware::default()
+            });
+            let table = tables.table();
+            let port = table.port(bond).unwrap();
+            let told = port.bond.unwrap();
+            assert_eq!((told.mode_name(), told.hash_policy_name()), (mode, hash), "{tag}");
+            let links = polypath_topology::links_of(table, bond);
+            let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+            assert_eq!(names, ["v1", "v0"], "{tag}");
+            let carry = links.iter().filter(|link| link.slave.is_some_and(|it| it.usable));
+            let carry: Vec<&str> = carry.map(|link| link.name.as_str()).collect();
+            assert_eq!(carry, usable, "{tag}");
+            assert!(links.iter().all(|link| link.enslaved && !link.usable()));
+            // The device is there without any choice.
+            let devices = polypath_topology::devices(table, &Selection::default());
+            let [device] = &devices[..] else { panic!("{tag}: one device") };
+            assert_eq!((device.name.as_str(), device.is_active(table)), ("bond0", true));
+            let speed = if mode == "broadcast" { 10_000 } else { 10_000 * usable.len() as u32 };
+            assert_eq!(device.ports[0].speed_mbps(table), speed, "{tag}");
+        }
     }
 
     #[test]
@@ -503,7 +590,7 @@ mod tests {
             let dump = Dump { links, ..Dump::default() };
             tables.update(dump, &[], |_| {
                 asked += 1;
-                Hardware { speed_mbps: up.then_some(10_000), numa_node: None }
+                Hardware { speed_mbps: up.then_some(10_000), ..Hardware::default() }
             });
         }
         assert_eq!(asked, 2);

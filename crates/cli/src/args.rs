@@ -72,12 +72,13 @@ Examples:
 ///
 /// The program needs no change: anything that uses libibverbs or librdmacm works, also through
 /// Python or a plug-in. Real RDMA devices stay visible beside Polypath's. Without --device the program
-/// sees one device: mp0 over all usable interfaces, or roce0 where there is only one. Programs that it
-/// starts inherit the devices.
+/// sees one device: that of a bond of the kernel's if there is one, else mp0 over all usable
+/// interfaces, or roce0 where there is only one. Programs that it starts inherit the devices.
 #[derive(Debug, Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
-    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1, bond:eth0+eth1,mode=active-backup
+    /// Which devices: mp, mp:eth0+eth1, roce, roce:eth0, roce2:eth0+eth1, bond0,
+    /// bond:eth0+eth1,mode=active-backup
     #[arg(long, short, value_name = "DEVICE", env = "POLYPATH_DEVICE", value_parser = selection)]
     pub(crate) device: Option<String>,
     /// Faults to inject into packets: loss=1%,dup=0.1%,reorder=2%,corrupt=0.1%,delay=5ms~1ms,cut=eth0@10s+5s

@@ -103,7 +103,7 @@ fn of_port(table: &Table, port: &PortSpec) -> String {
     let mut links = Columns::new(["INTERFACE", "LINK", "SPEED"]);
     for interface in port.interfaces(table) {
         let link = if interface.link_up { "up" } else { "down" };
-        let speed = interface.speed_mbps;
+        let speed = interface.rate_mbps(table);
         let speed = speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed} Mbit/s"));
         links.row([interface.name.clone(), link.to_owned(), speed]);
     }
@@ -123,7 +123,7 @@ fn entries(device: &DeviceSpec) -> impl Iterator<Item = (u8, usize, &GidEntry)> 
 }
 
 fn live_members(table: &Table, device: &DeviceSpec) -> usize {
-    let of = |port: &PortSpec| port.interfaces(table).filter(|it| port.carries(it)).count();
+    let of = |port: &PortSpec| port.interfaces(table).filter(|it| port.carries(table, it)).count();
     device.ports.iter().map(of).sum()
 }
 

@@ -1,7 +1,7 @@
 //! `polypath devices --all`: every interface, and why a device stands on it or not.
 
 use crate::text::Columns;
-use polypath_topology::{Port, Selection, Table, devices};
+use polypath_topology::{Port, Selection, Table, devices, links_of};
 use serde_json::{Value, json};
 
 /// What an interface is to the devices of a selection.
@@ -36,10 +36,10 @@ fn roles<'a>(table: &'a Table, selection: &Selection) -> Vec<Role<'a>> {
 /// The mode of a bond of the kernel's, and how many of its ports carry traffic.
 fn bond(port: &Port, table: &Table) -> Option<String> {
     let bond = port.bond?;
-    let below = table.ports.iter().filter_map(|other| Some((other, other.slave?)));
-    let below: Vec<_> = below.filter(|(_, slave)| slave.master == port.ifindex).collect();
-    let usable = below.iter().filter(|(_, slave)| slave.usable).count();
-    let names: Vec<&str> = below.iter().map(|(other, _)| other.name.as_str()).collect();
+    let below = links_of(table, port.ifindex);
+    let carries = |link: &&&Port| link.slave.is_some_and(|slave| slave.usable);
+    let usable = below.iter().filter(carries).count();
+    let names: Vec<&str> = below.iter().map(|link| link.name.as_str()).collect();
     let hash = bond.hash_policy_name().map(|policy| format!(", {policy}")).unwrap_or_default();
     let mode = bond.mode_name();
     Some(format!("{mode}{hash}: {usable} of {} carry: {}", below.len(), names.join(", ")))
@@ -66,7 +66,7 @@ pub(crate) fn as_text(table: &Table, selection: &Selection) -> String {
     let mut columns = Columns::new(["INTERFACE", "LINK", "SPEED", "DEVICE", "REMARKS"]);
     for Role { port, devices, remarks } in roles(table, selection) {
         let speed =
-            port.speed_mbps.map_or_else(|| "-".to_owned(), |speed| format!("{speed} Mbit/s"));
+            port.rate_mbps(table).map_or_else(|| "-".to_owned(), |speed| format!("{speed} Mbit/s"));
         let link = if port.link_up { "up" } else { "down" };
         let devices = if devices.is_empty() { "-".to_owned() } else { devices.join(", ") };
         columns.row([port.name.clone(), link.to_owned(), speed, devices, remarks.join("; ")]);
@@ -79,7 +79,7 @@ pub(crate) fn as_json(table: &Table, selection: &Selection) -> Value {
         json!({
             "name": port.name,
             "link_up": port.link_up,
-            "speed_mbps": port.speed_mbps,
+            "speed_mbps": port.rate_mbps(table),
             "devices": devices,
             "bond_mode": port.bond.map(|bond| bond.mode_name()),
             "xmit_hash_policy": port.bond.and_then(|bond| bond.hash_policy_name()),
@@ -102,7 +102,7 @@ mod tests {
     fn ports_of_bonds_are_listed_with_what_they_are() {
         let slave = |ifindex, usable| Port {
             enslaved: true,
-            slave: Some(KernelSlave { master: 9, usable }),
+            slave: Some(KernelSlave { master: 9, usable, place: 0 }),
             ..Port::ethernet(ifindex, &format!("eth{ifindex}"))
         };
         let bond = Port {
@@ -117,8 +117,8 @@ mod tests {
         for (name, says) in [
             ("eth2", "-       port of bond0, carries traffic"),
             ("eth3", "port of bond0, carries none"),
-            ("bond0", "mp0     802.3ad, layer3+4: 1 of 2 carry: eth2, eth3"),
-            ("eth10", "mp0     LACP: kept out"),
+            ("bond0", "bond0   802.3ad, layer3+4: 1 of 2 carry: eth2, eth3"),
+            ("eth10", "-       LACP: kept out"),
             ("docker0", "does not lead out"),
         ] {
             let found =

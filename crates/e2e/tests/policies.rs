@@ -158,9 +158,9 @@ fn the_policy_of_a_running_program_can_be_changed() -> Result<(), Error> {
     wait_carriers(host, &client, 1)?;
     policy(&["default", "--peer", &meet])?;
     wait_carriers(host, &client, 2)?;
-    policy(&["default"])?.expect_line("active-backup (default)")?;
+    policy(&["default"])?.expect_line("balance (default)")?;
     wait_carriers(host, &client, 1)?;
-    policy(&[])?.expect_line("active-backup (default)")?.expect_no_line("rule").map(drop)
+    policy(&[])?.expect_line("balance (default)")?.expect_no_line("rule").map(drop)
 }
 
 /// A program that starts later follows the rules as well.

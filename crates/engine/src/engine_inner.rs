@@ -70,8 +70,11 @@ pub(crate) fn ipc_error(error: &IpcError) -> Error {
 /// The problem with an interface that the settings of the multi-path device name, if there is one.
 fn interface_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
     let devices = polypath_topology::devices(table, selection);
-    let mp = devices.iter().find(|device| device.kind.multipath)?;
-    let ports = mp.interfaces(table);
+    let several: Vec<_> = devices.iter().filter(|device| device.kind.multipath).collect();
+    if several.is_empty() {
+        return None;
+    }
+    let ports = several.iter().flat_map(|device| device.interfaces(table));
     let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
     settings.interface_problem(&names)
 }
@@ -141,14 +144,17 @@ impl EngineInner {
 
     fn in_force_by(&self, table: &Table) -> InForce {
         let devices = polypath_topology::devices(table, &self.selection);
-        let mp = devices.into_iter().find(|device| device.kind.multipath);
-        let names = mp.map(|device| vec![device.name, self.selection.to_string()]);
-        let names = names.unwrap_or_default();
+        let several = devices.into_iter().filter(|device| device.kind.multipath);
+        let mut names: Vec<String> = several.map(|device| device.name).collect();
+        if !names.is_empty() {
+            names.push(self.selection.to_string());
+        }
         let process = Process {
             pid: self.pid,
             program: &self.program,
             devices: &names,
-            selected: &self.selection.settings(),
+            selected: &self.selection.settings(table),
+            below: &self.selection.settings_below(table),
         };
         InForce::of(&table.rules, &self.config.bonding, &process)
     }

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use polypath_paths::{
-    AffinityRule, Config as PathConfig, DownRule, LocalAddress, Mode, PeerMode, Primary,
-    PrimaryReselect, Usage,
+    AffinityRule, Config as PathConfig, DownRule, Lag, LagMember, LocalAddress, Mode, PeerMode,
+    Primary, PrimaryReselect, Usage,
 };
 use polypath_topology::rules::{Origin, PolicyChoice};
 use polypath_topology::{
@@ -132,7 +132,7 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
         let ports = devices.iter().flat_map(|device| &device.ports);
         let mut over: Vec<_> = ports.filter(|over| over.members.contains(&port.ifindex)).collect();
         let member = !over.is_empty();
-        over.retain(|over| !over.carries(port));
+        over.retain(|over| !over.carries(table, port));
         for address in port.addresses.iter().filter(|a| !a.tentative) {
             list.push(LocalAddress {
                 ip: address.ip,
@@ -141,11 +141,28 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
                 link_up: port.link_up && over.is_empty(),
                 usable: member
                     && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
-                speed_mbps: port.speed_mbps.unwrap_or(0),
+                speed_mbps: port.rate_mbps(table).unwrap_or(0),
             });
         }
     }
     list
+}
+
+/// The bonds of the kernel's whose ports can be chosen by source port.
+pub(crate) fn lags(table: &Table) -> Vec<Lag> {
+    let member = |link: &topology::Port| LagMember {
+        ifindex: link.ifindex,
+        usable: link.slave.is_some_and(|slave| slave.usable),
+    };
+    let lag = |port: &topology::Port| {
+        let hashed = port.bond?.hashed_ports()?;
+        Some(Lag {
+            ifindex: port.ifindex,
+            ipv6: hashed == topology::HashedPorts::All,
+            members: topology::links_of(table, port.ifindex).into_iter().map(member).collect(),
+        })
+    };
+    table.ports.iter().filter_map(lag).collect()
 }
 
 /// The only IPv4 address at which packets for this process's devices can arrive, and the index of
@@ -178,7 +195,7 @@ pub(crate) fn down_rules(table: &Table) -> Vec<DownRule> {
 
 #[cfg(test)]
 mod tests {
-    use polypath_topology::{Address, Port};
+    use polypath_topology::{Address, KernelBond, KernelSlave, Port};
 
     use super::*;
 
@@ -196,6 +213,43 @@ mod tests {
             addresses: addresses.iter().map(address).collect(),
             ..Port::ethernet(ifindex, &format!("if{ifindex}"))
         }
+    }
+
+    /// A bond of the kernel's with two ports, which is told to paths as the kernel uses it.
+    fn bonded(mode: u8, usable: [bool; 2]) -> Table {
+        let link = |(n, usable): (u16, bool)| Port {
+            link_up: usable,
+            slave: Some(KernelSlave { master: 9, usable, place: 1 - n }),
+            enslaved: true,
+            ..port(u32::from(n) + 2, &[])
+        };
+        let bond = Some(KernelBond { mode: Some(mode), xmit_hash_policy: 1 });
+        let bond = Port { bond, ..port(9, &["10.0.0.1"]) };
+        let ports = (0..).zip(usable).map(link).chain([bond]).collect();
+        Table { ports, ..Table::default() }
+    }
+
+    #[test]
+    fn a_bonds_ports_are_told_in_the_kernels_order_if_it_hashes_source_ports() {
+        let member = |ifindex, usable| LagMember { ifindex, usable };
+        let members = vec![member(3, false), member(2, true)];
+        assert_eq!(lags(&bonded(4, [true, false])), [Lag { ifindex: 9, ipv6: true, members }]);
+        assert!(lags(&bonded(1, [true, false])).is_empty());
+        assert!(lags(&bonded(0, [true, true])).is_empty());
+    }
+
+    #[test]
+    fn the_addresses_of_a_bond_have_no_link_while_none_of_its_ports_carries() {
+        let up = |mode, usable| {
+            let table = bonded(mode, usable);
+            let all = local_addresses(&table, &Selection::default().resolve(&table));
+            all.iter().map(|address| (address.ifindex, address.usable, address.link_up)).collect()
+        };
+        let of_bond: fn(bool) -> Vec<(u32, bool, bool)> = |link_up| vec![(9, true, link_up)];
+        let found: Vec<(u32, bool, bool)> = up(4, [true, false]);
+        assert_eq!(found, of_bond(true));
+        let found: Vec<(u32, bool, bool)> = up(1, [false, false]);
+        assert_eq!(found, of_bond(false), "the bond's own state follows later");
     }
 
     #[test]

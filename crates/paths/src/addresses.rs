@@ -3,7 +3,10 @@
 use core::net::IpAddr;
 
 use crate::config::{DownRule, LocalAddress};
+use crate::lag::{Lag, LagMember};
+use crate::path::{Path, Role};
 use crate::types::Reason;
+use polypath_types::PathKind;
 
 /// The addresses that the host has told. It knows addresses only, no paths.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +16,8 @@ pub(crate) struct LocalAddresses {
     known: bool,
     /// Pairs of addresses that the administrator took down.
     down: Vec<DownRule>,
+    /// The bonds of the kernel's.
+    lags: Vec<Lag>,
 }
 
 impl LocalAddresses {
@@ -29,6 +34,29 @@ impl LocalAddresses {
         let changed = down != self.down;
         self.down = down;
         changed
+    }
+
+    /// Sets the bonds of the kernel's. Returns whether that is a change.
+    pub(crate) fn set_lags(&mut self, lags: &[Lag]) -> bool {
+        let changed = lags != self.lags;
+        self.lags = lags.to_vec();
+        changed
+    }
+
+    /// The bond that the interface of this index is.
+    pub(crate) fn lag(&self, ifindex: u32) -> Option<&Lag> {
+        self.lags.iter().find(|lag| lag.ifindex == ifindex)
+    }
+
+    /// The bond, and its port by which a path is to leave. A path outside of associations goes by any. A flow
+    /// label holds only there: RDMA CM gives all queue pairs one.
+    pub(crate) fn wanted_member(&self, path: &Path) -> Option<(&Lag, LagMember)> {
+        let a = &path.address;
+        if a.kind != PathKind::Udp || !matches!(path.role, Role::Member { .. }) {
+            return None;
+        }
+        let lag = self.lag(self.ifindex_of(a.local))?;
+        Some((lag, lag.member_of(a.line().pair, path.port)?))
     }
 
     pub(crate) fn list(&self) -> &[LocalAddress] {

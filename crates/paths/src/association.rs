@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use crate::bytes::is_link_local;
 use crate::config::LocalAddress;
+use crate::coupling::Coupling;
 use crate::id::{ByNumber, PathNumber};
 use crate::key::{Key, Nonce, ReplayWindow};
 use crate::message::{Announced, MAX_ADDRESSES};
@@ -80,6 +81,8 @@ pub(crate) struct Association {
     pub(crate) asked_channel: bool,
     /// Whether one of its paths is a TCP stream.
     pub(crate) has_tcp: bool,
+    /// Which of its paths share a bottleneck; `None` while no two have carried data together.
+    pub(crate) coupling: Option<Box<Coupling>>,
     /// Since when it has no queue pairs.
     pub(crate) unused_since: Option<Duration>,
 }
@@ -128,6 +131,7 @@ impl Association {
             peers: Vec::new(),
             asked_channel: false,
             has_tcp: false,
+            coupling: None,
             unused_since: None,
         }
     }

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
+use crate::bytes::spread;
 use crate::config::PathOptions;
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
@@ -406,17 +407,6 @@ impl PathManager {
             self.push_event(PathEvent::WindowOpened { peer });
         }
     }
-}
-
-/// Spreads paths over source ports.
-fn spread(local: IpAddr, remote: IpAddr, salt: u32) -> u32 {
-    let mut h = 0x811c_9dc5u32 ^ salt;
-    for ip in [local, remote] {
-        for byte in crate::bytes::ip_bytes(ip) {
-            h = (h ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        }
-    }
-    h ^ (h >> 15)
 }
 
 #[cfg(test)]

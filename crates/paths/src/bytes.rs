@@ -69,6 +69,17 @@ pub(crate) fn in_subnet(a: IpAddr, b: IpAddr, len: u8) -> bool {
     shift(a) == shift(b)
 }
 
+/// Spreads paths over source ports.
+pub(crate) fn spread(local: IpAddr, remote: IpAddr, salt: u32) -> u32 {
+    let mut h = 0x811c_9dc5u32 ^ salt;
+    for ip in [local, remote] {
+        for byte in ip_bytes(ip) {
+            h = (h ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+    h ^ (h >> 15)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -262,7 +262,8 @@ impl PathManager {
             let salt = u32::from(slot) | u32::from(id.0) << 8;
             let mut address = self.address_of(way.line, salt);
             if way.port > 0 {
-                address.source_port = self.fresh_port(index, way.line.pair, address.source_port);
+                address.source_port =
+                    self.fresh_port(index, way.line.pair, address.source_port, way.port);
             }
             let address = self.with_ecn(index, address);
             let role = Role::Member { association: index, id };
@@ -277,7 +278,7 @@ impl PathManager {
             if let Some(past) = past.iter().find(|past| past.way == way) {
                 path.resume(past);
             }
-            if let Some(reason) = self.fault(&address) {
+            if let Some(reason) = self.fault_of(&path) {
                 path.state = PathState::Down;
                 path.reason = Some(reason);
             }
@@ -289,6 +290,7 @@ impl PathManager {
                 a.generations[id] = generation;
                 a.paths[id] = Some(new);
             }
+            self.steer(new);
         }
         for (id, path) in gone {
             self.member_gone(index, id, path);

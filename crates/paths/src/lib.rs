@@ -26,10 +26,12 @@ mod config;
 mod congestion;
 mod control;
 mod copies;
+mod coupling;
 mod detour;
 mod handshake;
 mod id;
 mod key;
+mod lag;
 mod liveness;
 mod local;
 mod manager;
@@ -45,6 +47,7 @@ mod report;
 mod rtt;
 mod select;
 mod slab;
+mod steering;
 mod streams;
 mod timers;
 mod turns;
@@ -58,6 +61,7 @@ pub use config::{
     AffinityRule, Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode,
     PathOptions, PeerMode, Primary, PrimaryReselect, Usage,
 };
+pub use lag::{Lag, LagMember};
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };

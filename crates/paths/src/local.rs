@@ -43,7 +43,7 @@ impl PathManager {
     pub(crate) fn local_changed(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let PathAddress { local, kind, .. } = p.address;
-        let (fault, ifindex) = (self.fault(&p.address), self.local.ifindex_of(local));
+        let (fault, ifindex) = (self.fault_of(p), self.local.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
         if !matches!(kind, PathKind::Local { .. }) {
             p.address.ifindex = ifindex;
@@ -58,6 +58,7 @@ impl PathManager {
             Some(reason) => self.path_lost(index, PathState::Down, reason, true),
             None => {
                 self.timers.set(Timer::DownDelay(index), None);
+                self.steer(index);
                 if down {
                     self.link_back(index);
                 }
@@ -68,7 +69,7 @@ impl PathManager {
     pub(crate) fn downdelay_over(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         if p.state != PathState::Down
-            && let Some(reason) = self.fault(&p.address)
+            && let Some(reason) = self.fault_of(p)
         {
             self.path_lost(index, PathState::Down, reason, true);
         }

@@ -13,6 +13,7 @@ use crate::association::Association;
 use crate::associations::Associations;
 use crate::clock::Clock;
 use crate::config::{Config, LaneIdentity, Mode, Usage};
+use crate::congestion::Cut;
 use crate::id::{PathNumber, Qpn};
 use crate::key::Random;
 use crate::message::HELLO_QKEY;
@@ -389,15 +390,20 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.counters.acked_bytes += u64::from(bytes);
         p.congestion.acked(now, bytes, &p.rtt);
-        if let Some(rtt) = rtt {
+        let compare = rtt.is_some_and(|rtt| {
             p.rtt.sample(now, rtt);
-        }
+            p.delays.sample(now, rtt)
+        });
         p.last_progress = Some(now);
         if p.congestion.in_flight() == 0 {
             p.outstanding_since = None;
         }
+        let role = p.role;
         if p.state == PathState::Suspect || p.watched || p.blocked {
             self.progress(now, path);
+        }
+        if compare && let Role::Member { association, .. } = role {
+            self.compare_delays(now, association);
         }
     }
 
@@ -412,6 +418,9 @@ impl PathManager {
         }
         if p.blocked {
             self.wake_blocked(path);
+        }
+        if congestion {
+            self.cut_mates(now, path, Cut::Loss);
         }
     }
 

@@ -11,6 +11,7 @@ use polypath_types::PathId;
 use polypath_wire::bth::Bth;
 use polypath_wire::opcode::Opcode;
 
+use crate::congestion::Cut;
 use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::types::PathAddress;
@@ -66,7 +67,8 @@ impl PathManager {
             return;
         }
         p.counters.marks += 1;
-        p.congestion.marked(now, &p.rtt);
+        p.congestion.cut(now, Cut::Mark, &p.rtt);
+        self.cut_mates(now, path, Cut::Mark);
     }
 
     /// Takes note of a marked request that came by `path`. The next answer says it.

@@ -171,6 +171,7 @@ impl PathManager {
         path.congestion.set_limits(Limits { sure: window, max: window });
         path.probes.next_at = self.clock.now();
         path.probes.interval = Duration::ZERO;
+        self.steer(own);
         self.paths_changed(index);
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::config::Config;
 use crate::congestion::Congestion;
+use crate::coupling::Delays;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
 use crate::select::Way;
@@ -136,6 +137,8 @@ pub(crate) struct Path {
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
+    /// Its round trips, for the comparison with the other paths of its association.
+    pub(crate) delays: Delays,
     /// What the window counts for packets that were sent by another path as well.
     pub(crate) twice: Twice,
     /// When data or an acknowledgement last came by it.
@@ -176,6 +179,7 @@ impl Path {
             reason: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config),
+            delays: Delays::default(),
             twice: Twice::default(),
             heard_at: Duration::ZERO,
             answers_until: Duration::ZERO,

@@ -31,8 +31,14 @@ const DRAWS: u32 = 8;
 
 impl PathManager {
     /// A random source port that no path of the association between these addresses has, and that is not
-    /// `other_than` either.
-    pub(crate) fn fresh_port(&mut self, index: AssociationId, pair: Pair, other_than: u16) -> u16 {
+    /// `other_than` either, for the n-th path between them.
+    pub(crate) fn fresh_port(
+        &mut self,
+        index: AssociationId,
+        pair: Pair,
+        other_than: u16,
+        n: u8,
+    ) -> u16 {
         let members = self.members(index);
         let between = members.iter().filter_map(|path| self.paths.get(*path));
         let taken: Vec<u16> = between
@@ -42,7 +48,7 @@ impl PathManager {
             .collect();
         let mut port = other_than;
         for _ in 0..DRAWS {
-            port = 0xc000 | (self.port_random.u32() & 0x3fff) as u16;
+            port = self.draw_port(pair, n);
             if !taken.contains(&port) {
                 break;
             }
@@ -77,14 +83,14 @@ impl PathManager {
             PathState::Probing => sibling_lives && p.turns.is_due_after(PROBES_UNKNOWN, now, wait),
             _ => false,
         };
-        let (current, settled) = (p.address.source_port, p.turns.settled());
+        let (current, settled, n) = (p.address.source_port, p.turns.settled(), p.port);
         // A program that asks for a flow label has chosen the port itself.
         if !due || p.address.flow_label != 0 {
             p.turns.ask(now);
             return;
         }
         let back = !sibling_lives && current != settled;
-        let port = if back { settled } else { self.fresh_port(index, line.pair, current) };
+        let port = if back { settled } else { self.fresh_port(index, line.pair, current, n) };
         let Some(p) = self.paths.get_mut(path) else { return };
         p.turns.change(now, current);
         p.turns.ask(now);
@@ -94,7 +100,7 @@ impl PathManager {
         self.set_port(path, port);
     }
 
-    fn set_port(&mut self, path: PathId, port: u16) {
+    pub(crate) fn set_port(&mut self, path: PathId, port: u16) {
         let Some(p) = self.paths.get_mut(path) else { return };
         let from = p.address;
         if from.source_port != port {

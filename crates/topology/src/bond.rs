@@ -1,24 +1,33 @@
-//! A bond without the kernel's: one device with one port over several interfaces, used as the modes of
-//! Linux bonding say.
+//! Bonds: one device with one port over several links.
 //!
-//! Members keep their own addresses, and the path manager does what the kernel's driver does for a bond:
-//! each mode is one of its policies ([`BondOptions::settings`]).
+//! A bond of the kernel's that is an interface of the table is *adopted*: the device has its name and its
+//! addresses, and the kernel chooses the link of each packet, mostly by its UDP source port. Its mode says
+//! how many of these there are and how they are used
+//! ([`KernelBond::settings`](crate::KernelBond::settings)).
+//!
+//! A bond without the kernel's stands on several interfaces, which keep their own addresses, and the path
+//! manager does what the kernel's driver does for a bond: each mode is one of its policies
+//! ([`BondOptions::settings`]).
 
 use crate::bond_options::{BondMode, BondOptions};
+use crate::bonding::Bonding;
 use crate::choice::Choice;
 use crate::device::{Aggregation, DeviceKind, DeviceSpec, MEMBERS_MAX, PortSpec};
 use crate::error::SelectionError;
 use crate::interface::Port;
+use crate::links::links_of;
 use crate::mp::{MP, guid};
 use crate::provider::Provider;
+use crate::roce;
 use crate::table::Table;
 
-/// The provider of `bond0`: several interfaces, with the modes and options of Linux bonding.
+/// The provider of `bond0`: a bond of the kernel's, or several interfaces, with the modes and options of
+/// Linux bonding.
 pub const BOND: &dyn Provider = &Bond;
 
 static KIND: DeviceKind = DeviceKind {
     prefix: "bond",
-    forms: &["bond", "bond:eth0+eth1,mode=active-backup"],
+    forms: &["bond", "bond:bond0", "bond:eth0+eth1,mode=active-backup"],
     title: "bond",
     multipath: true,
 };
@@ -31,6 +40,47 @@ const UVERBS: u32 = 920;
 
 /// The bits of a GUID that tell the device from others of the same host.
 const OF_KIND: u64 = 0x0300_0000_0000_0000;
+
+/// The bases of both for bonds of the kernel's.
+const INDEX_ADOPTED: u32 = 0x0800_0000;
+const UVERBS_ADOPTED: u32 = 100_000;
+
+/// The bonds of the kernel's that a choice means: the one that it names, or all that count if nothing is
+/// named. Several names, or options, mean a bond without the kernel's.
+pub(crate) fn adopted<'a>(table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
+    if choice.bond.is_some() || choice.interfaces.len() > 1 {
+        return Vec::new();
+    }
+    let is_bond = |port: &&Port| port.bond.is_some() && port.usable();
+    choice.ports(table).into_iter().filter(is_bond).collect()
+}
+
+/// How the adopted bonds of a choice use their paths unless the user says otherwise. Several of them have the
+/// same settings: enough source ports for each.
+pub(crate) fn settings_of_adopted(table: &Table, choice: &Choice) -> Bonding {
+    let mut settings = Bonding::default();
+    for port in adopted(table, choice) {
+        let links = links_of(table, port.ifindex).len();
+        let of_this = port.bond.map(|bond| bond.settings(links)).unwrap_or_default();
+        if of_this.ports >= settings.ports {
+            settings.prefer(&of_this);
+        }
+    }
+    settings
+}
+
+fn adopt(table: &Table, port: &Port) -> DeviceSpec {
+    let links = links_of(table, port.ifindex).iter().map(|link| link.ifindex).collect();
+    let of_name = Choice { text: port.name.clone(), ..Choice::default() };
+    DeviceSpec {
+        name: port.name.clone(),
+        kind: &KIND,
+        node_guid: guid(table, &of_name, port, OF_KIND),
+        index: INDEX_ADOPTED.saturating_add(port.ifindex),
+        uverbs: UVERBS_ADOPTED.saturating_add(port.ifindex),
+        ports: vec![PortSpec { links, ..roce::port(port) }],
+    }
+}
 
 #[derive(Debug)]
 struct Bond;
@@ -63,6 +113,10 @@ impl Provider for Bond {
     }
 
     fn devices(&self, table: &Table, choice: &Choice) -> Vec<DeviceSpec> {
+        let adopted = adopted(table, choice);
+        if !adopted.is_empty() {
+            return adopted.into_iter().map(|port| adopt(table, port)).collect();
+        }
         let options = choice.bond.clone().unwrap_or_default();
         let mut ports = choice.ports(table);
         ports.truncate(MEMBERS_MAX);
@@ -90,6 +144,9 @@ impl Provider for Bond {
     }
 
     fn left_out<'a>(&self, table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
+        if !adopted(table, choice).is_empty() {
+            return Vec::new();
+        }
         choice.beyond_room(table)
     }
 
@@ -103,6 +160,7 @@ impl Provider for Bond {
 mod tests {
     use super::*;
     use crate::gids::tests::port;
+    use crate::kernel_bond::{KernelBond, KernelSlave};
     use crate::selection::{Selection, devices};
 
     /// Two interfaces, of 10 and 25 Gbit/s.
@@ -197,6 +255,84 @@ mod tests {
         for text in ["bond:", "bond:,", "bond:a++b,mode=1", "bond:eth0,"] {
             Selection::parse(text).unwrap_err();
         }
+        assert_eq!(Selection::parse("bond12").unwrap().to_string(), "bond:bond12");
+        for text in ["bondx", "bond-1", "bond0x"] {
+            Selection::parse(text).unwrap_err();
+        }
+    }
+
+    /// A host with a card of its own, and a bond of the kernel's of two others.
+    fn bonded() -> Table {
+        let link = |ifindex, place, usable| Port {
+            enslaved: true,
+            speed_mbps: Some(10_000),
+            slave: Some(KernelSlave { master: 9, usable, place }),
+            ..port(ifindex, &format!("eth{ifindex}"), &[])
+        };
+        let bond = Port {
+            bond: Some(KernelBond { mode: Some(4), xmit_hash_policy: 1 }),
+            speed_mbps: Some(10_000),
+            mtu: 9000,
+            ..port(9, "bond0", &["10.0.0.1"])
+        };
+        let ports = vec![link(2, 0, true), link(3, 1, true), port(4, "eth4", &["10.0.9.1"]), bond];
+        Table { ports, guid: Some(7), ..Table::default() }
+    }
+
+    fn names(table: &Table, text: &str) -> Vec<String> {
+        let selection = Selection::parse(text).unwrap();
+        devices(table, &selection).into_iter().map(|device| device.name).collect()
+    }
+
+    #[test]
+    fn a_bond_of_the_kernels_has_a_device_of_its_name_without_any_choice() {
+        let mut table = bonded();
+        for text in ["", "bond", "bond:bond0", "bond0"] {
+            let selection = Selection::parse(text).unwrap();
+            selection.check(&table).unwrap();
+            let [device] = &devices(&table, &selection)[..] else { panic!("one device") };
+            assert_eq!((device.name.as_str(), device.kind), ("bond0", BOND.kind()), "{text}");
+            let port = &device.ports[0];
+            assert_eq!((&port.members[..], &port.links[..]), (&[9][..], &[2, 3][..]));
+            assert_eq!((port.is_active(&table), port.speed_mbps(&table)), (true, 20_000));
+            assert_eq!(port.roce_mtu(&table), 4096);
+            let ips: Vec<String> = port.entries().map(|(_, gid)| gid.ip.to_string()).collect();
+            assert_eq!(ips, ["fe80::5054:ff:fe00:9", "10.0.0.1"], "those of the bond alone");
+            assert!(selection.settings(&table).is_empty(), "it has no options of its own");
+            assert_eq!(selection.settings_below(&table).to_string(), "balance,ports=2");
+        }
+        assert_eq!(names(&table, "mp"), ["mp0"]);
+        assert_eq!(names(&table, "roce"), ["roce0", "roce1"], "no ports of bonds");
+        assert_eq!(names(&table, "bond:eth4"), ["bond0"]);
+        let own = Selection::parse("bond:eth4+bond0").unwrap();
+        assert_eq!(devices(&table, &own)[0].ports[0].members, [4, 9]);
+        assert!(own.settings_below(&table).is_empty());
+
+        table.ports[3].name = "uplink".into();
+        assert_eq!(names(&table, ""), ["uplink"]);
+        assert_eq!(names(&table, "bond:uplink"), ["uplink"]);
+        table.ports[2].bond = Some(KernelBond { mode: Some(1), xmit_hash_policy: 0 });
+        assert_eq!(names(&table, ""), ["eth4", "uplink"], "each of several bonds");
+        let settings = Selection::default().settings_below(&table);
+        assert_eq!(settings.to_string(), "balance,ports=2");
+        table.ports[3].enslaved = true;
+        assert_eq!(names(&table, ""), ["eth4"], "not one that is the port of a bridge");
+    }
+
+    #[test]
+    fn a_program_keeps_the_bond_that_it_got() {
+        let mut table = bonded();
+        let decided = Selection::default().resolve(&table);
+        assert_eq!(decided.to_string(), "bond:bond0");
+        let before = devices(&table, &decided).remove(0);
+        // Ports come and go, and with them the hardware address.
+        table.ports.remove(0);
+        table.ports[2].mac = [2, 0, 0, 0, 9, 9];
+        let after = devices(&table, &decided).remove(0);
+        assert_eq!((after.node_guid, after.index), (before.node_guid, before.index));
+        assert_eq!(after.ports[0].speed_mbps(&table), 10_000);
+        table.ports.pop();
+        assert!(devices(&table, &decided).is_empty());
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Choice {
 }
 
 impl Choice {
+    /// The choice of one interface of the table.
+    pub(crate) fn of_interface(name: &str) -> Self {
+        Self { text: name.to_owned(), interfaces: vec![name.to_owned()], bond: None }
+    }
+
     /// The chosen interfaces for which a device over all of them has no room.
     pub(crate) fn beyond_room<'a>(&self, table: &'a Table) -> Vec<&'a Port> {
         let mut ports = self.ports(table);

@@ -62,6 +62,9 @@ pub struct Aggregation {
 pub struct PortSpec {
     /// The indexes of its interfaces, the primary first.
     pub members: Vec<u32>,
+    /// The indexes of the ports of the kernel's bond that it stands on, in the kernel's order; none if it stands
+    /// on no bond, or has not adopted it.
+    pub links: Vec<u32>,
     /// The key of its GID table among those of a [`Table`].
     pub gid_table: String,
     /// How the interfaces make one link.
@@ -74,7 +77,7 @@ impl PortSpec {
     /// A port without GIDs: [`devices`](fn@crate::devices) fills them in.
     #[must_use]
     pub fn new(members: Vec<u32>, gid_table: String) -> Self {
-        Self { members, gid_table, aggregation: Aggregation::default(), gids: Vec::new() }
+        Self { members, gid_table, ..Self::default() }
     }
 
     /// The interfaces that exist, the primary first.
@@ -82,10 +85,20 @@ impl PortSpec {
         self.members.iter().filter_map(|&ifindex| table.port(ifindex))
     }
 
-    /// Whether one of its interfaces can carry traffic: it has a link, and LACP does not keep it out.
+    /// Whether packets can leave by one of its interfaces now: it carries ([`Port::carries`]), and LACP does
+    /// not keep it out.
     #[must_use]
-    pub fn carries(&self, interface: &Port) -> bool {
-        interface.link_up && !(self.aggregation.lacp && interface.lacp == Some(false))
+    pub fn carries(&self, table: &Table, interface: &Port) -> bool {
+        interface.carries(table) && !self.keeps_out(interface)
+    }
+
+    /// Whether one of its interfaces counts as having a link.
+    fn has_link(&self, table: &Table, interface: &Port) -> bool {
+        interface.has_link(table) && !self.keeps_out(interface)
+    }
+
+    fn keeps_out(&self, interface: &Port) -> bool {
+        self.aggregation.lacp && interface.lacp == Some(false)
     }
 
     /// The RoCE MTU in bytes (a power of two from 256 to 4096): the largest that fits every member with
@@ -93,7 +106,7 @@ impl PortSpec {
     #[must_use]
     pub fn roce_mtu(&self, table: &Table) -> u32 {
         let least = |ports: &mut dyn Iterator<Item = &Port>| ports.map(|port| port.mtu).min();
-        let linked = least(&mut self.interfaces(table).filter(|port| self.carries(port)));
+        let linked = least(&mut self.interfaces(table).filter(|port| self.has_link(table, port)));
         roce_mtu(linked.or_else(|| least(&mut self.interfaces(table))).unwrap_or(1500))
     }
 
@@ -102,7 +115,7 @@ impl PortSpec {
     /// DOWN.
     #[must_use]
     pub fn is_active(&self, table: &Table) -> bool {
-        let linked = self.interfaces(table).filter(|port| self.carries(port)).count();
+        let linked = self.interfaces(table).filter(|port| self.has_link(table, port)).count();
         linked >= usize::from(self.aggregation.min_links.max(1))
     }
 
@@ -111,8 +124,8 @@ impl PortSpec {
     #[must_use]
     pub fn speed_mbps(&self, table: &Table) -> u32 {
         let room = if self.aggregation.one_at_a_time { 1 } else { usize::MAX };
-        let linked = self.interfaces(table).filter(|port| self.carries(port)).take(room);
-        linked.map(|port| port.speed_mbps.unwrap_or(1000)).fold(0, u32::saturating_add)
+        let linked = self.interfaces(table).filter(|port| self.has_link(table, port)).take(room);
+        linked.map(|port| port.rate_mbps(table).unwrap_or(1000)).fold(0, u32::saturating_add)
     }
 
     /// The entries of its GID table that are not empty, with their indexes.
@@ -131,7 +144,7 @@ impl PortSpec {
 /// A device as a program sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// The name: `roce0`, `roce1`, …, `mp0` or `bond0`.
+    /// The name: `roce0`, `roce1`, …, `mp0` or `bond0`, or that of a bond of the kernel's.
     pub name: String,
     /// Its kind.
     pub kind: &'static DeviceKind,

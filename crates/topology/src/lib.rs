@@ -30,6 +30,7 @@ mod error;
 pub mod gids;
 mod interface;
 mod kernel_bond;
+mod links;
 mod mp;
 mod multiport;
 mod provider;
@@ -55,7 +56,8 @@ pub use device::{
 pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use interface::{Address, Port};
-pub use kernel_bond::{KernelBond, KernelSlave};
+pub use kernel_bond::{HashedPorts, KernelBond, KernelSlave};
+pub use links::links_of;
 pub use mp::MP;
 pub use multiport::ROCE2;
 pub use provider::Provider;

@@ -107,10 +107,13 @@ pub struct Process<'a> {
     pub pid: u32,
     /// The name of its program.
     pub program: &'a str,
-    /// The names of its mp device: that of the device, and that of the selection.
+    /// The names of its mp and bond devices, and that of the selection.
     pub devices: &'a [String],
     /// What its selection of devices sets ([`Selection::settings`](crate::Selection::settings)).
     pub selected: &'a Bonding,
+    /// What follows from the bonds of the kernel's below its devices
+    /// ([`Selection::settings_below`](crate::Selection::settings_below)).
+    pub below: &'a Bonding,
 }
 
 /// A policy with its rule.
@@ -123,8 +126,12 @@ pub struct PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// What users get who set nothing.
-    pub const DEFAULT: Self = Self { policy: Policy::ActiveBackup, affinity: None };
+    /// What users get who set nothing: the bandwidth of all paths.
+    pub const DEFAULT: Self = Self { policy: Policy::Balance, affinity: None };
+
+    /// What users get who only name an interface to prefer: under bonding's name for it, `primary`, one
+    /// interface carries the data while it works.
+    pub const WITH_PRIMARY: Self = Self { policy: Policy::ActiveBackup, affinity: None };
 
     fn of(settings: &Bonding) -> Option<Self> {
         Some(Self { policy: settings.policy?, affinity: settings.affinity })
@@ -149,6 +156,8 @@ pub enum Origin {
     Device,
     /// This line of the configuration file.
     File(u32),
+    /// The mode of the kernel's bond below its device.
+    KernelBond,
     /// Nothing was set.
     Default,
 }
@@ -169,13 +178,14 @@ impl fmt::Display for Origin {
             Self::Environment => f.write_str("POLYPATH_MP"),
             Self::Device => f.write_str("the device's mode"),
             Self::File(line) => write!(f, "configuration file, line {line}"),
+            Self::KernelBond => f.write_str("the kernel's bond"),
             Self::Default => f.write_str("default"),
         }
     }
 }
 
 /// What a process follows. A command goes before the options of a bond device, these before `POLYPATH_MP`,
-/// that before the configuration file. Of two
+/// that before the configuration file, and that before what follows from a bond of the kernel's. Of two
 /// rules of the same source, the narrower one goes first ([`RuleScope`]'s fields, in their order). Each
 /// setting is found by itself, but the policy and its rule together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,10 +223,14 @@ impl InForce {
         // The weakest comes first, and is overwritten by stronger ones.
         let weakest_first =
             |command| from(command).filter(of_process).collect::<Vec<_>>().into_iter().rev();
+        prefer(process.below, Origin::KernelBond);
         weakest_first(false).for_each(|rule| prefer(&rule.settings, rule.source.into()));
         prefer(environment, Origin::Environment);
         prefer(process.selected, Origin::Device);
         weakest_first(true).for_each(|rule| prefer(&rule.settings, rule.source.into()));
+        if policy.1 == Origin::Default && settings.primary.is_some() {
+            policy.0 = PolicyChoice::WITH_PRIMARY;
+        }
         let of_peers = |command| {
             from(command).filter(|rule| rule.scope.queue_pair.is_none()).filter_map(|rule| {
                 Some((rule.scope.peer?, PolicyChoice::of(&rule.settings)?, rule.source.into()))
@@ -281,7 +295,9 @@ mod tests {
     fn of_selected(rules: &[Rule], environment: &str, selected: &str) -> InForce {
         let devices = ["mp0".to_owned(), "mp:eth0+eth1".to_owned()];
         let selected = Bonding::parse(selected).unwrap();
-        let process = Process { pid: 7, program: "rping", devices: &devices, selected: &selected };
+        let below = &Bonding::default();
+        let (devices, selected) = (&devices, &selected);
+        let process = Process { pid: 7, program: "rping", devices, selected, below };
         InForce::of(rules, &Bonding::parse(environment).unwrap(), &process)
     }
 
@@ -291,18 +307,44 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_said_goes_before_what_follows_from_a_bond_of_the_kernels() {
+        let below = &Bonding::parse("balance,ports=2").unwrap();
+        let selected = &Bonding::default();
+        let process = Process { pid: 7, program: "rping", devices: &[], selected, below };
+        let of = |rules: &[Rule], environment| {
+            let force = InForce::of(rules, &Bonding::parse(environment).unwrap(), &process);
+            (of_peer(&force, "10.0.1.1"), force.settings.ports)
+        };
+        let kernel = "balance (the kernel's bond)".to_owned();
+        assert_eq!(of(&[], ""), (kernel.clone(), Some(2)));
+        assert_eq!(of(&[], "ports=8"), (kernel, Some(8)));
+        let from_file = "affinity (configuration file, line 3)".to_owned();
+        assert_eq!(of(&[file(3, "", "affinity")], ""), (from_file, Some(2)));
+    }
+
+    #[test]
     fn a_command_goes_before_the_environment_and_that_before_the_file() {
         let file = file(3, "", "affinity,updelay=1");
         let command = command("", "active-backup");
         let policy =
             |rules: &[Rule], environment| of_peer(&in_force(rules, environment), "10.0.1.1");
-        assert_eq!(policy(&[], ""), "active-backup (default)");
+        assert_eq!(policy(&[], ""), "balance (default)");
         let from_file = "affinity (configuration file, line 3)";
         assert_eq!(policy(std::slice::from_ref(&file), ""), from_file);
         assert_eq!(policy(std::slice::from_ref(&file), "balance"), "balance (POLYPATH_MP)");
         let all = in_force(&[command, file], "balance,downdelay=2,updelay=3");
         assert_eq!(of_peer(&all, "10.0.1.1"), "active-backup (command)");
         assert_eq!(all.settings.to_string(), "active-backup,updelay=3,downdelay=2");
+    }
+
+    #[test]
+    fn who_only_names_a_primary_interface_has_its_data_there() {
+        let policy =
+            |rules: &[Rule], environment| of_peer(&in_force(rules, environment), "10.0.1.1");
+        assert_eq!(policy(&[], "primary=eth1"), "active-backup (default)");
+        assert_eq!(policy(&[], "primary=eth1,policy=balance"), "balance (POLYPATH_MP)");
+        let file = file(3, "", "balance");
+        assert_eq!(policy(&[file], "primary=eth1"), "balance (configuration file, line 3)");
     }
 
     #[test]

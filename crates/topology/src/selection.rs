@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::bond::BOND;
+use crate::bond::{BOND, adopted, settings_of_adopted};
 use crate::bonding::Bonding;
 use crate::choice::{Choice, unnamed};
 use crate::device::{DeviceSpec, PortSpec};
@@ -14,7 +14,8 @@ use crate::registry::{PROVIDERS, for_interfaces};
 use crate::table::Table;
 
 /// The devices that a program wants to see (`POLYPATH_DEVICE`, `polypath run --device`). The default
-/// selects nothing: it means `mp0` over all uplinks if there are two or more, else `roce0`.
+/// selects nothing: it means the bonds of the kernel's, if one is among the uplinks; else `mp0` over all
+/// uplinks if there are two or more; else `roce0`.
 ///
 /// ```
 /// use polypath_topology::{ROCE, Selection};
@@ -61,6 +62,11 @@ impl Selection {
             Some((prefix, rest)) => (prefix, Some(rest)),
             None => (text, None),
         };
+        // `bond0` is short for `bond:bond0`.
+        let (prefix, rest) = match prefix.strip_prefix(BOND.kind().prefix) {
+            Some(number) if rest.is_none() && is_number(number) => (BOND.kind().prefix, Some(text)),
+            _ => (prefix, rest),
+        };
         let Some(&provider) = providers.iter().find(|p| p.kind().prefix == prefix) else {
             return Err(SelectionError::form(text, providers.iter().map(|p| p.kind())));
         };
@@ -78,7 +84,15 @@ impl Selection {
     }
 
     fn resolved(&self, table: &Table) -> (&'static dyn Provider, Choice) {
-        let decide = || (for_interfaces(unnamed(table).len()), Choice::default());
+        let decide = || {
+            let all = Choice::default();
+            match &adopted(table, &all)[..] {
+                [] => (for_interfaces(unnamed(table).len()), all),
+                // The name makes sure that it stays this one.
+                [bond] => (BOND, Choice::of_interface(&bond.name)),
+                [..] => (BOND, all),
+            }
+        };
         self.chosen.clone().unwrap_or_else(decide)
     }
 
@@ -108,14 +122,25 @@ impl Selection {
     }
 
     /// The settings that the selection brings along: those of a bond device's mode and options, and none
-    /// for other kinds.
+    /// for other kinds, nor for bonds of the kernel's.
     #[must_use]
-    pub fn settings(&self) -> Bonding {
-        let Some((provider, choice)) = &self.chosen else { return Bonding::default() };
+    pub fn settings(&self, table: &Table) -> Bonding {
+        let (provider, choice) = self.resolved(table);
+        if provider.kind() != BOND.kind() || !adopted(table, &choice).is_empty() {
+            return Bonding::default();
+        }
+        choice.bond.unwrap_or_default().settings()
+    }
+
+    /// The settings that follow from the modes of the bonds of the kernel's that it selects. Whatever the user
+    /// says goes before them.
+    #[must_use]
+    pub fn settings_below(&self, table: &Table) -> Bonding {
+        let (provider, choice) = self.resolved(table);
         if provider.kind() != BOND.kind() {
             return Bonding::default();
         }
-        choice.bond.clone().unwrap_or_default().settings()
+        settings_of_adopted(table, &choice)
     }
 
     /// The interfaces that this selection would include if a device were not limited to
@@ -149,6 +174,10 @@ impl Selection {
         let (provider, choice) = self.resolved(table);
         provider.devices(table, &choice)
     }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl fmt::Display for Selection {
@@ -352,8 +381,8 @@ mod tests {
     fn a_wrong_selection_is_refused_with_what_to_write() {
         let refused = |text: &str| Selection::parse(text).unwrap_err().to_string();
         let all = "`eth0` selects no device: write roce, roce:eth0, roce2, roce2:eth0+eth1, mp, \
-                   mp:eth0+eth1, bond or bond:eth0+eth1,mode=active-backup, with the names of \
-                   your interfaces";
+                   mp:eth0+eth1, bond, bond:bond0 or bond:eth0+eth1,mode=active-backup, with the \
+                   names of your interfaces";
         assert_eq!(refused("eth0"), all);
         let mp = "`mp:a++b` selects no device: write mp or mp:eth0+eth1, with the names of your \
                   interfaces";

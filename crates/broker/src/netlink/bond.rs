@@ -9,6 +9,7 @@ const IFLA_BOND_XMIT_HASH_POLICY: u16 = 14;
 const IFLA_BOND_AD_INFO: u16 = 23;
 const IFLA_BOND_AD_INFO_AGGREGATOR: u16 = 1;
 
+const IFLA_BOND_SLAVE_STATE: u16 = 1;
 const IFLA_BOND_SLAVE_MII_STATUS: u16 = 2;
 const IFLA_BOND_SLAVE_AD_AGGREGATOR_ID: u16 = 6;
 const IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE: u16 = 7;
@@ -16,6 +17,7 @@ const IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE: u16 = 7;
 const BOND_MODE_ACTIVEBACKUP: u8 = 1;
 const BOND_MODE_8023AD: u8 = 4;
 const BOND_LINK_UP: u8 = 0;
+const BOND_STATE_ACTIVE: u8 = 0;
 
 /// Collecting and distributing, of the state of a LACP port.
 const CARRIES: u8 = 0x30;
@@ -35,6 +37,7 @@ pub(crate) struct BondData {
 /// A port of a bond. A team tells nothing of its ports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlaveData {
+    state: Option<u8>,
     mii_status: Option<u8>,
     aggregator: Option<u16>,
     actor_state: Option<u8>,
@@ -63,14 +66,17 @@ impl BondData {
         bond
     }
 
-    /// Whether a port of this index carries traffic, if it has a link.
+    /// Whether a port of this index carries traffic, if it has a link. Under 802.3ad the kernel sends by the
+    /// ports of the active aggregator whose state is active: those that distribute, or, while there is no
+    /// partner, any.
     pub(crate) fn uses(&self, ifindex: u32, slave: &SlaveData) -> bool {
         let up = slave.mii_status.is_none_or(|status| status == BOND_LINK_UP);
         up && match self.mode {
             Some(BOND_MODE_ACTIVEBACKUP) => self.active == ifindex,
             Some(BOND_MODE_8023AD) => {
-                slave.aggregator == self.aggregator
-                    && slave.actor_state.is_some_and(|state| state & CARRIES == CARRIES)
+                let distributes = slave.actor_state.is_some_and(|it| it & CARRIES == CARRIES);
+                let active = slave.state.map_or(distributes, |it| it == BOND_STATE_ACTIVE);
+                slave.aggregator == self.aggregator && active
             }
             _ => true,
         }
@@ -84,6 +90,7 @@ impl SlaveData {
         for (kind, value) in attributes(data, 0) {
             let value = Reader(value);
             match kind {
+                IFLA_BOND_SLAVE_STATE => slave.state = value.u8(0),
                 IFLA_BOND_SLAVE_MII_STATUS => slave.mii_status = value.u8(0),
                 IFLA_BOND_SLAVE_AD_AGGREGATOR_ID => slave.aggregator = value.u16(0),
                 IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE => slave.actor_state = value.u8(0),
@@ -122,7 +129,8 @@ mod tests {
     /// `IFLA_INFO_SLAVE_DATA` of its port.
     fn slave(mii: u8, aggregator: u16, state: u8) -> SlaveData {
         let mut data = Vec::new();
-        attribute(&mut data, 1, &[0]);
+        // A port that does not distribute is a backup.
+        attribute(&mut data, IFLA_BOND_SLAVE_STATE, &[u8::from(state & 0x20 == 0)]);
         attribute(&mut data, IFLA_BOND_SLAVE_MII_STATUS, &[mii]);
         attribute(&mut data, 4, &[2, 0, 0, 0, 0, 1]);
         attribute(&mut data, IFLA_BOND_SLAVE_AD_AGGREGATOR_ID, &aggregator.to_ne_bytes());
@@ -153,6 +161,12 @@ mod tests {
         assert!(!bond.uses(7, &slave(0, 1, 0x1f)), "collects only");
         assert!(!bond.uses(7, &slave(2, 1, 0x3f)), "no link");
         assert!(!bond.uses(7, &SlaveData::parse(&[])), "nothing known of LACP");
+        // Without a partner the kernel opens the ports of the active aggregator. What an older kernel leaves
+        // unsaid follows from the state of LACP.
+        let defaulted = SlaveData { state: Some(0), actor_state: Some(0x45), ..slave(0, 1, 0x3f) };
+        assert!(bond.uses(7, &defaulted));
+        let unsaid = |bits| SlaveData { state: None, ..slave(0, 1, bits) };
+        assert!(bond.uses(7, &unsaid(0x3f)) && !bond.uses(7, &unsaid(0x1f)));
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) fn address_request() -> Request {
     Request { kind: libc::RTM_GETADDR, body: vec![0; ADDRESS_LEN] }
 }
 
-pub(super) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
+pub(crate) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
     let fixed = Reader(body);
     let flags = fixed.u32(8)?.cast_signed();
     let both = libc::IFF_UP | libc::IFF_LOWER_UP;

@@ -17,6 +17,8 @@ use attributes::{Reader, attribute};
 pub(crate) use bond::BondData;
 #[cfg(test)]
 pub(crate) use bond::SlaveData;
+#[cfg(test)]
+pub(crate) use link::parse_link;
 pub(crate) use link::{AddressMessage, LinkMessage};
 pub(crate) use route::{RouteAnswer, RouteQuestion};
 

@@ -3,7 +3,7 @@
 use super::{Finding, mtu};
 use crate::text::count;
 use polypath_topology::{
-    Address, DeviceSpec, KernelBond, OVERHEAD, Port, Selection, Table, devices,
+    Address, DeviceSpec, KernelBond, OVERHEAD, Port, Selection, Table, devices, links_of,
 };
 use std::fs;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         findings.extend(judge_ports(&device.name, &ports));
         findings.extend(ports.iter().filter_map(|port| judge_bond(port)));
         if device.kind.multipath {
-            findings.extend(judge_members(&ports));
+            findings.extend(judge_members(table, &ports));
             findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
         }
         findings.extend(ports.iter().filter_map(|port| {
@@ -123,11 +123,10 @@ fn routable(address: &Address) -> bool {
 }
 
 /// Checks that two members of one mp device are in different subnets and have the same MTU.
-fn judge_members(ports: &[&Port]) -> Vec<Finding> {
+fn judge_members(table: &Table, ports: &[&Port]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let [only] = ports {
-        let what = format!("only {} is there: nothing to fail over to", only.name);
-        findings.push(Finding::warning(what, "give the host a second interface"));
+        findings.extend(judge_only_member(table, only));
     }
     for (number, one) in ports.iter().enumerate() {
         for two in &ports[number + 1..] {
@@ -159,6 +158,21 @@ fn judge_members(ports: &[&Port]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Warns if the only interface is one link, too: a bond of the kernel's has several.
+fn judge_only_member(table: &Table, only: &Port) -> Option<Finding> {
+    let (name, links) = (&only.name, links_of(table, only.ifindex));
+    if only.bond.is_none() {
+        let what = format!("only {name} is there: nothing to fail over to");
+        return Some(Finding::warning(what, "give the host a second interface"));
+    }
+    let linked = links.iter().filter(|link| link.link_up).count();
+    (linked < 2).then(|| {
+        let what = format!("{linked} of the ports of {name} has a link: nothing to fail over to");
+        let cure = format!("check the cables, or as root: ip link set INTERFACE master {name}");
+        Finding::warning(what, cure)
+    })
 }
 
 /// An address of `one` in a subnet in which `two` has an address too.
@@ -193,6 +207,8 @@ fn judge_rp_filter(port: &Port, mode: Option<u8>, members: usize) -> Option<Find
 
 #[cfg(test)]
 mod tests {
+    use polypath_topology::KernelSlave;
+
     use super::*;
     use crate::doctor::Level;
 
@@ -230,7 +246,7 @@ mod tests {
     #[test]
     fn a_good_pair_of_members_gives_no_finding() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
-        assert_eq!(judge_members(&[&a, &b]), []);
+        assert_eq!(judge_members(&Table::default(), &[&a, &b]), []);
         assert_eq!(judge_ports("mp0", &[&a, &b]), []);
     }
 
@@ -238,15 +254,39 @@ mod tests {
     fn the_smaller_mtu_counts_only_if_both_have_a_link() {
         let (large, mut small) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
         small.mtu = 1500;
-        assert!(judge_members(&[&large, &small])[0].what.contains("the smaller counts"));
+        assert!(
+            judge_members(&Table::default(), &[&large, &small])[0]
+                .what
+                .contains("the smaller counts")
+        );
         small.link_up = false;
-        assert_eq!(judge_members(&[&large, &small]), []);
+        assert_eq!(judge_members(&Table::default(), &[&large, &small]), []);
     }
 
     #[test]
     fn members_in_one_subnet_are_a_warning() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.0.9"));
-        assert!(judge_members(&[&a, &b])[0].cure.contains("arp_ignore"));
+        assert!(judge_members(&Table::default(), &[&a, &b])[0].cure.contains("arp_ignore"));
+    }
+
+    #[test]
+    fn a_bond_with_one_link_has_nothing_to_fail_over_to_either() {
+        let link = |n: u32, link_up| Port {
+            link_up,
+            slave: Some(KernelSlave { master: 9, usable: link_up, place: 0 }),
+            ..Port::ethernet(n, &format!("eth{n}"))
+        };
+        let bond = Port {
+            bond: Some(KernelBond { mode: Some(4), xmit_hash_policy: 1 }),
+            ..Port::ethernet(9, "bond0")
+        };
+        for (second, warnings) in [(true, 0), (false, 1)] {
+            let ports = vec![link(2, true), link(3, second), bond.clone()];
+            let table = Table { ports, ..Table::default() };
+            assert_eq!(judge_members(&table, &[&bond]).len(), warnings);
+        }
+        let alone = judge_members(&Table::default(), &[&port("eth0", "10.0.0.1")]);
+        assert!(alone[0].what.contains("only eth0 is there"));
     }
 
     #[test]

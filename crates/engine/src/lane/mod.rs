@@ -149,6 +149,7 @@ impl Lane {
         let kinds = (exchange.is_some(), streams.is_some());
         let settings = crate::path_settings::settings(opened.receive_buffer, kinds);
         let mut paths = PathManager::new(settings, identity, seed);
+        paths.set_lags(clock::now(), &crate::path_settings::lags(table));
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
         paths.set_usage(clock::now(), usage);
@@ -423,6 +424,7 @@ impl Lane {
         let News { table, selection, usage, local: _, tcp: _ } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
+        let lags = crate::path_settings::lags(table);
         if self.has_failed() {
             return;
         }
@@ -432,6 +434,7 @@ impl Lane {
             state.learn_sole_ipv4(table, selection);
             let now = state.core.now();
             let paths = state.core.paths_mut();
+            paths.set_lags(now, &lags);
             paths.set_local(now, &addresses);
             paths.set_down(now, &down);
             paths.set_usage(now, usage);

@@ -6,7 +6,7 @@ use polypath_verbs::{Error, Result};
 use super::Qp;
 use crate::clock;
 
-/// The members of a bond, in the order of their numbers.
+/// The members of a bond, in the order of their numbers. Those of a bond of the kernel's are its ports.
 ///
 /// # Errors
 /// `EOPNOTSUPP` if the device is no bond.
@@ -17,7 +17,8 @@ fn members(spec: &DeviceSpec) -> Result<Vec<u32>> {
             spec.name
         )));
     }
-    Ok(spec.members().collect())
+    let links: Vec<u32> = spec.ports.iter().flat_map(|port| port.links.clone()).collect();
+    Ok(if links.is_empty() { spec.members().collect() } else { links })
 }
 
 /// The number of an interface among the members; 0 if it is none.
@@ -47,7 +48,8 @@ impl Qp {
         let last = self.with(|visit| visit.host.own.last_path.get())?;
         let (set, last) = self.lane.enter(|state| {
             let paths = state.core.paths();
-            (paths.kept_to(self.qpn), paths.path(last).map(|path| path.ifindex))
+            let by = || paths.path(last).map(|path| path.ifindex);
+            (paths.kept_to(self.qpn), paths.lag_member(last).or_else(by))
         });
         Ok((number(&members, set), number(&members, last)))
     }

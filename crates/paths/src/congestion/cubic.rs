@@ -42,6 +42,8 @@ pub(crate) struct Cubic {
     cut_at: Option<Duration>,
     /// The window to which the curve returns first: about that of the last cut (`W_max`).
     origin: u32,
+    /// How many paths share the bottleneck, this one counted.
+    sharers: u32,
     /// The growth since the last cut; `None` until the first acknowledgement after it.
     curve: Option<Curve>,
 }
@@ -72,6 +74,7 @@ impl Cubic {
             mtu,
             cut_at: None,
             origin: 0,
+            sharers: 1,
             curve: None,
         }
     }
@@ -98,27 +101,29 @@ impl Cubic {
             self.origin = self.origin.max(self.size);
         }
         let origin = u64::from(self.origin);
+        // C is 0.4 packets per second cubed, for all paths that share the bottleneck: they are cut together.
+        let sharers = u64::from(self.sharers);
+        let slowness = 2_500_000_000 * sharers;
         let curve = self.curve.get_or_insert_with(|| Curve {
             elapsed: Duration::ZERO,
             counted_to: now,
-            flat_at: root((origin - size).saturating_mul(2_500_000_000) / mtu),
+            flat_at: root((origin - size).saturating_mul(slowness) / mtu),
             credit: 0,
             reno: size << 10,
         });
         curve.elapsed += now.saturating_sub(curve.counted_to).min(GAP_MAX);
         curve.counted_to = now;
-        // C is 0.4 packets per second cubed.
         let ms = |time: Duration| i128::try_from(time.as_millis()).unwrap_or(i128::MAX);
         let from_flat = ms(curve.elapsed + rtt).min(1 << 32) - i128::from(curve.flat_at);
         let target = i128::from(origin)
-            + from_flat * from_flat * from_flat * i128::from(mtu) / 2_500_000_000;
+            + from_flat * from_flat * from_flat * i128::from(mtu) / i128::from(slowness);
         let most = i128::from(size + size / 2);
         let ahead = target.clamp(i128::from(size), most) - i128::from(size);
         curve.credit += u64::try_from(ahead).unwrap_or(0) * u64::from(bytes);
         let cubic = curve.credit / size;
         curve.credit %= size;
         // Reno's growth for the same losses: 9/17 of a packet a round trip with this cut (section 4.3).
-        let whole = ((mtu * u64::from(bytes)) << 10) / size;
+        let whole = ((mtu * u64::from(bytes)) << 10) / size / sharers;
         curve.reno += if curve.reno >> 10 < origin { whole * 9 / 17 } else { whole };
         let friendly = (curve.reno >> 10).saturating_sub(size);
         u32::try_from(cubic.max(friendly)).unwrap_or(u32::MAX)
@@ -202,6 +207,18 @@ impl Controller for Cubic {
         self.curve = None;
     }
 
+    fn share(&mut self, paths: u32) {
+        // The curve is another one from here on.
+        if self.sharers != paths {
+            self.sharers = paths;
+            self.curve = None;
+        }
+    }
+
+    fn sharers(&self) -> u32 {
+        self.sharers
+    }
+
     fn restart(&mut self, initial: u32) {
         *self = Self::new(initial, self.limits, self.mtu);
     }
@@ -219,7 +236,7 @@ impl Cubic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::congestion::Congestion;
+    use crate::congestion::{Congestion, Cut};
     use crate::rtt::Rtt;
 
     const MS: Duration = Duration::from_millis(1);
@@ -241,7 +258,7 @@ mod tests {
         w.lost(MS, 4096, true, &round_trip(MS * 2));
         assert_eq!(w.window(), 45_875);
         w.lost(MS * 2, 4096, true, &round_trip(MS * 2));
-        w.marked(MS * 2, &round_trip(MS * 2));
+        w.cut(MS * 2, Cut::Mark, &round_trip(MS * 2));
         assert_eq!(w.window(), 45_875);
         for i in 2..20 {
             w.lost(MS * 2 * i, 4096, true, &round_trip(MS * 2));
@@ -381,7 +398,7 @@ mod tests {
     #[test]
     fn a_mark_takes_half_as_much_as_a_loss() {
         let mut w = window(1 << 20, 4 << 20, 4 << 20, 4096);
-        w.marked(MS, &round_trip(MS));
+        w.cut(MS, Cut::Mark, &round_trip(MS));
         assert_eq!(w.window(), part(1 << 20, 85));
         w.lost(MS * 10, 4096, true, &round_trip(MS));
         assert_eq!(w.window(), part(part(1 << 20, 85), 70));
@@ -401,7 +418,7 @@ mod tests {
                 let (_, flow, marked) = answers.pop_front().unwrap();
                 flows[flow].acked(MS * now, 1024, &rtt);
                 if marked {
-                    flows[flow].marked(MS * now, &rtt);
+                    flows[flow].cut(MS * now, Cut::Mark, &rtt);
                 }
             }
             turn += 1;

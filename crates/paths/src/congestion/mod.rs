@@ -49,6 +49,15 @@ pub(crate) struct Acked<'a> {
     pub(crate) rtt: &'a Rtt,
 }
 
+/// Why a window becomes smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// A packet was lost.
+    Loss,
+    /// A packet was marked.
+    Mark,
+}
+
 /// Decides how much may be in flight on one path.
 pub(crate) trait Controller: Clone + Debug {
     /// Bytes that may be in flight: payload, and a cost for each packet. Never less than two packets, or a
@@ -74,6 +83,13 @@ pub(crate) trait Controller: Clone + Debug {
 
     /// The peer told the size of its receive buffer, or another peer took its place.
     fn set_limits(&mut self, limits: Limits);
+
+    /// So many paths, this one counted, share one bottleneck (at least 1). Together they should take from it what
+    /// one would.
+    fn share(&mut self, paths: u32);
+
+    /// What [`share`](Self::share) was told last.
+    fn sharers(&self) -> u32;
 
     /// The path was dead and is used again: what was known of it is old. The limits stay.
     fn restart(&mut self, initial: u32);
@@ -134,6 +150,18 @@ impl Controller for Algorithm {
     fn set_limits(&mut self, limits: Limits) {
         match self {
             Self::Cubic(c) => c.set_limits(limits),
+        }
+    }
+
+    fn share(&mut self, paths: u32) {
+        match self {
+            Self::Cubic(c) => c.share(paths),
+        }
+    }
+
+    fn sharers(&self) -> u32 {
+        match self {
+            Self::Cubic(c) => c.sharers(),
         }
     }
 
@@ -230,18 +258,33 @@ impl<C: Controller> Congestion<C> {
     pub(crate) fn lost(&mut self, now: Duration, bytes: u32, congestion: bool, rtt: &Rtt) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if congestion {
-            self.controller.lost(now, rtt.smoothed().unwrap_or_default());
+            self.cut(now, Cut::Loss, rtt);
         }
     }
 
-    /// A packet arrived with a mark of congestion.
-    pub(crate) fn marked(&mut self, now: Duration, rtt: &Rtt) {
-        self.controller.marked(now, rtt.smoothed().unwrap_or_default());
+    /// A packet was lost or marked, here or on a path that shares the bottleneck.
+    pub(crate) fn cut(&mut self, now: Duration, cut: Cut, rtt: &Rtt) {
+        let rtt = rtt.smoothed().unwrap_or_default();
+        match cut {
+            Cut::Loss => self.controller.lost(now, rtt),
+            Cut::Mark => self.controller.marked(now, rtt),
+        }
     }
 
     /// Another receive buffer at the other end.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.controller.set_limits(limits);
+    }
+
+    /// So many paths share the bottleneck, this one counted.
+    pub(crate) fn share(&mut self, paths: u32) {
+        self.controller.share(paths.max(1));
+    }
+
+    /// How many paths share the bottleneck, this one counted.
+    #[inline]
+    pub(crate) fn sharers(&self) -> u32 {
+        self.controller.sharers()
     }
 
     /// Begins anew, as after an outage; what is in flight stays accounted.
@@ -312,6 +355,12 @@ mod tests {
         fn set_limits(&mut self, limits: Limits) {
             self.max = limits.max;
             self.window = self.window.min(limits.max);
+        }
+
+        fn share(&mut self, _: u32) {}
+
+        fn sharers(&self) -> u32 {
+            1
         }
 
         fn restart(&mut self, initial: u32) {

@@ -7,7 +7,7 @@
 //! just those back. By *round robin*, queue pairs get the paths of the set in turn, in the order in which
 //! they first send. While the path of one cannot carry data, another is found by hash. A path whose queue
 //! pairs have gone is served first, so that the shares stay equal. By *interface*, a queue pair keeps to the
-//! paths that leave by it, and to others only while none of those can carry data.
+//! paths that leave by it (it may be a port of a bond of the kernel's), and to others only while none of those can carry data.
 //!
 //! A path that is only suspected of having died keeps its queue pairs, because most suspicions are unfounded
 //! and end within milliseconds. A queue pair never uses a second path because its own is full.
@@ -51,7 +51,7 @@ impl Affinity {
             AffinityRule::Hash => None,
             AffinityRule::RoundRobin => self.in_turn(qpn, set).filter(|path| carries(set, *path)),
             AffinityRule::Interface(ifindex) => {
-                let by = |path: &PathId| set.address(*path).is_some_and(|it| it.ifindex == ifindex);
+                let by = |path: &PathId| set.leaves_by(*path, ifindex);
                 by_hash(qpn, set, by)
             }
         };

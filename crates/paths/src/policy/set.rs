@@ -140,6 +140,13 @@ impl<'a> PathSet<'a> {
         }
     }
 
+    /// Whether a path leaves by the interface of this index, which may be a port of a bond of the kernel's.
+    pub fn leaves_by(&self, path: PathId, ifindex: u32) -> bool {
+        let Some(p) = self.paths.get(path) else { return false };
+        let member = || self.local.wanted_member(p).map(|(_, member)| member.ifindex);
+        p.address.ifindex == ifindex || member() == Some(ifindex)
+    }
+
     /// Whether a path leads through shared memory. It is preferred to all others.
     pub fn is_local(&self, path: PathId) -> bool {
         let kind = self.paths.get(path).map(|p| p.address.kind);

@@ -4,6 +4,7 @@ mod agreement;
 mod changes;
 mod detours;
 mod hostile;
+mod lag;
 mod liveness;
 mod local;
 mod net;

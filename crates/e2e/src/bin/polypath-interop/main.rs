@@ -10,22 +10,16 @@
 //! there was no time are counted as `NOT RUN`; with `--complete` they count as failures.
 
 mod cases;
-mod cpio;
-mod guest;
-mod image;
-mod kernel;
 mod known;
 mod matrix;
-mod problem;
+mod peer;
 mod report;
 mod statuses;
 
-use guest::Guest;
-use kernel::Kernel;
 use known::Difference;
 use matrix::{Outcome, Sides};
+use polypath_e2e::guest::{self, Kernel, Problem, installed};
 use polypath_e2e::{Lab, Options, compile_c};
-use problem::Problem;
 use statuses::Seen;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -133,9 +127,8 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
     let kernel = Kernel::get(&directory.join("kernels"))?;
     let program = compile_c(Path::new(STATUSES))?;
     let initramfs = directory.join("initramfs");
-    image::build(&initramfs, &kernel, &[&program])?;
     let lab = Lab::with(Options { links: 1, ..Options::default() })?;
-    let guest = Guest::boot(&lab, &kernel.image, &initramfs)?;
+    let guest = peer::boot(&lab, &kernel, &initramfs, &program)?;
     polypath_e2e::say!(
         "Linux {} with rxe is up after {} s",
         kernel.release,
@@ -289,26 +282,9 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The name and version of an installed package.
-fn installed(package: &str) -> String {
-    // Of rdma-core, programs use the library.
-    let name = if package == "rdma-core" { "libibverbs1" } else { package };
-    let mut query = std::process::Command::new("dpkg-query");
-    let version = kernel::output(query.args(["-W", "-f", "${Version}", name]));
-    format!("{package} {}", version.unwrap_or_else(|_| "of unknown version".to_owned()))
-}
-
 /// Fails unless the machine has what the tests need.
 fn can_run() -> Result<(), Problem> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
-    let found = |name: &str| directories.clone().any(|d| Path::new(d).join(name).exists());
-    for program in [guest::EMULATOR, "busybox", "modprobe", "apt-get", "dpkg-deb", "ib_send_bw"] {
-        if !found(program) {
-            let reason = format!("{program} is not installed (as root: tools/packages interop)");
-            return Err(Problem::Skip(reason));
-        }
-    }
+    guest::can_run(&[], "interop")?;
     match fs::File::options().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Ok(()),
         Err(error) => Err(Problem::Skip(format!("/dev/net/tun can't be opened: {error}"))),
@@ -317,24 +293,8 @@ fn can_run() -> Result<(), Problem> {
 
 /// The directory for kernels and results.
 fn directory(wishes: &Wishes) -> Result<PathBuf, Problem> {
-    let program = std::env::current_exe().map_err(|e| Problem::os("finding myself", e))?;
-    let target = program.ancestors().nth(2).unwrap_or_else(|| Path::new("."));
-    let directory = wishes.directory.clone().unwrap_or_else(|| target.join("interop"));
-    fs::create_dir_all(&directory)
+    let Some(directory) = &wishes.directory else { return guest::directory("interop") };
+    fs::create_dir_all(directory)
         .map_err(|e| Problem::os(format!("making {}", directory.display()), e))?;
-    Ok(directory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wishes;
-
-    #[test]
-    fn unknown_arguments_are_refused() {
-        let words = |words: &[&str]| wishes(words.iter().map(|&w| w.to_owned()));
-        assert_eq!(words(&["--only", "rping"]).unwrap().only, "rping");
-        assert!(words(&["--sample", "--complete"]).unwrap().complete);
-        assert!(words(&["--onyl"]).is_err());
-        assert!(words(&["--only"]).is_err());
-    }
+    Ok(directory.clone())
 }

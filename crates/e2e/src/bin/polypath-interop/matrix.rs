@@ -2,7 +2,8 @@
 
 use crate::Problem;
 use crate::cases::{Meeting, PAIRS, Pair, Ready};
-use crate::guest::{self, Guest};
+use crate::peer;
+use polypath_e2e::guest::Guest;
 use polypath_e2e::{Host, Lab};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -340,8 +341,8 @@ impl<'lab> Sides<'lab> {
 fn fill(command: &str, setting: Setting) -> String {
     let (ours, ours6) = ("10.0.0.1", "fd00::1");
     let (server, client, server6, client6) = match setting.direction {
-        Direction::RxeToOurs => (ours, guest::IPV4, ours6, guest::IPV6),
-        Direction::OursToRxe => (guest::IPV4, ours, guest::IPV6, ours6),
+        Direction::RxeToOurs => (ours, peer::IPV4, ours6, peer::IPV6),
+        Direction::OursToRxe => (peer::IPV4, ours, peer::IPV6, ours6),
     };
     let by_ip = |v4, v6| if setting.ip == Ip::V4 { v4 } else { v6 };
     command

@@ -2,8 +2,9 @@
 //! of requester and responder, and the results must be the same.
 
 use crate::Problem;
-use crate::guest;
 use crate::matrix::Sides;
+use crate::peer;
+
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ fn run(sides: &mut Sides<'_>, program: &Path, couple: Couple) -> Result<Vec<Seen
             None
         }
     };
-    let address = if couple.responder == Side::Ours { "10.0.0.1" } else { guest::IPV4 };
+    let address = if couple.responder == Side::Ours { "10.0.0.1" } else { peer::IPV4 };
     let text = match couple.requester {
         Side::Ours => {
             let line = ours(&["-c", address, &port, GID_INDEX]);

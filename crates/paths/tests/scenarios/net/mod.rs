@@ -51,6 +51,10 @@ pub(crate) struct Link {
     pub(crate) ways: u32,
     /// The ways that are silently cut, in both directions.
     pub(crate) cut_ways: Vec<u32>,
+    /// For each host, the ports of its bond of the kernel's: whether the bond sends by each. Empty: none.
+    pub(crate) bonds: [Vec<bool>; 2],
+    /// Packets by each port of the bonds, by the sender.
+    pub(crate) by_port: [[u64; 4]; 2],
     /// The source ports that pass, if not all do.
     pub(crate) only: Option<Vec<u16>>,
 }
@@ -59,6 +63,19 @@ impl Link {
     /// The way that packets of this source port take.
     pub(crate) fn way(&self, port: u16) -> u32 {
         (u32::from(port).wrapping_mul(0x9e37_79b1) >> 16) % self.ways
+    }
+
+    /// The port of the sender's bond that packets leave by, as bonding chooses it with layer3+4. The lowest
+    /// byte of its hash is the exclusive-or of all bytes, and it is even.
+    pub(crate) fn member(&self, from: usize, by: (IpAddr, IpAddr), port: u16) -> Option<usize> {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = by else { return None };
+        let bytes = [src.octets(), dst.octets()].concat();
+        let ports = [port.to_be_bytes(), 4791_u16.to_be_bytes()].concat();
+        let byte = bytes.iter().chain(&ports).fold(0, |sum, byte| sum ^ byte) >> 1;
+        let usable = || self.bonds[from].iter().enumerate().filter(|(_, usable)| **usable);
+        // Of a power of two, the rest is in that byte.
+        assert!([0, 1, 2, 4].contains(&usable().count()));
+        usable().nth(usize::from(byte).checked_rem(usable().count())?).map(|(n, _)| n)
     }
 }
 
@@ -184,6 +201,8 @@ impl Net {
             cut: [false, false],
             ways: 1,
             cut_ways: vec![],
+            bonds: [vec![], vec![]],
+            by_port: [[0; 4]; 2],
             only: None,
         };
         Self {
@@ -510,6 +529,9 @@ impl Net {
         let to_same_link = place(1 - from, dst) == Some(number);
         let cut = link.cut_ways.contains(&link.way(port))
             || link.only.as_ref().is_some_and(|ports| !ports.contains(&port));
+        if let Some(member) = link.member(from, (src, dst), port) {
+            self.links[number].by_port[from][member] += 1;
+        }
         if !cut && up && to_same_link {
             self.fly(from, &link, flying);
         }

@@ -4,19 +4,19 @@ use std::io;
 
 /// An error that stops the tests, or a part of them.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
+pub enum Problem {
     /// The machine lacks something that the tests need; nothing of ours is wrong.
     #[error("{0}")]
     Skip(String),
     /// Something is wrong.
     #[error("{0}")]
     Failed(String),
-    /// Our program succeeded with losses, and rxe's did not end.
+    /// Our program succeeded with losses, and the one of rxe did not end.
     #[error("{0}: our program succeeded, rxe's did not end")]
     Forsaken(String),
     /// The laboratory or a program in it failed.
     #[error("{0}")]
-    Lab(#[from] polypath_e2e::Error),
+    Lab(#[from] crate::Error),
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Os {
@@ -28,12 +28,14 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    pub(crate) fn os(what: impl Into<String>, source: io::Error) -> Self {
+    /// Creates the error of a failed system call or file operation; `what` says what was being done.
+    pub fn os(what: impl Into<String>, source: io::Error) -> Self {
         Self::Os { what: what.into(), source }
     }
 
     /// Turns the error into a reason to skip, which says what this machine lacks.
-    pub(crate) fn or_skip(self, reason: &str) -> Self {
+    #[must_use]
+    pub fn or_skip(self, reason: &str) -> Self {
         Self::Skip(format!("{reason}: {self}"))
     }
 }

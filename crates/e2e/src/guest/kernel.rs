@@ -1,6 +1,6 @@
 //! Gets a Debian kernel with its RDMA modules, downloaded and unpacked once into a cache.
 
-use crate::Problem;
+use super::problem::Problem;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,20 +12,23 @@ const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
 
 /// A kernel that can be booted.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     /// The release, which names its modules directory, as `uname -r` prints it.
-    pub(crate) release: String,
+    pub release: String,
     /// The version of its package.
-    pub(crate) version: String,
+    pub version: String,
     /// The compressed image.
-    pub(crate) image: PathBuf,
+    pub image: PathBuf,
     /// The directory whose `lib/modules` holds the modules.
-    pub(crate) root: PathBuf,
+    root: PathBuf,
 }
 
 impl Kernel {
     /// Finds the kernel in `cache`, or downloads it there.
-    pub(crate) fn get(cache: &Path) -> Result<Self, Problem> {
+    ///
+    /// # Errors
+    /// [`Problem::Skip`] if there is none and it can't be downloaded.
+    pub fn get(cache: &Path) -> Result<Self, Problem> {
         fs::create_dir_all(cache).map_err(|e| Problem::os("making the cache", e))?;
         let fresh = current(cache).or_else(|_| {
             // The package lists may be missing or old.
@@ -37,7 +40,7 @@ impl Kernel {
             (Ok(root), _) => Self::unpacked(&root),
             // Without lists or a network, the kernel that was unpacked before is used.
             (Err(problem), Some(name)) => {
-                polypath_e2e::say!("using the kernel {name}: {problem}");
+                crate::say!("using the kernel {name}: {problem}");
                 Self::unpacked(&cache.join(name))
             }
             (Err(problem), None) => Err(problem),
@@ -68,7 +71,7 @@ impl Kernel {
 
     /// The files of `modules` and of all modules they depend on, in the order in which they can be
     /// loaded.
-    pub(crate) fn modules(&self, modules: &[&str]) -> Result<Vec<PathBuf>, Problem> {
+    pub(super) fn modules(&self, modules: &[&str]) -> Result<Vec<PathBuf>, Problem> {
         let mut files: Vec<PathBuf> = Vec::new();
         for module in modules {
             let mut command = Command::new("/usr/sbin/modprobe");
@@ -77,7 +80,7 @@ impl Kernel {
                 // Debian's newest packages do not list built-in modules. If a module is really missing,
                 // the guest fails later.
                 Err(problem) if problem.to_string().contains("not found in directory") => {
-                    polypath_e2e::say!("module {module}: taken for built in");
+                    crate::say!("module {module}: taken for built in");
                     continue;
                 }
                 text => text?,
@@ -101,7 +104,7 @@ fn current(cache: &Path) -> Result<PathBuf, Problem> {
     let packages = wanted()?;
     let root = cache.join(packages.join("+"));
     if !root.join("complete").exists() {
-        polypath_e2e::say!("downloading {}", packages.join(" "));
+        crate::say!("downloading {}", packages.join(" "));
         download(cache, &root, &packages)?;
     }
     Ok(root)
@@ -200,7 +203,7 @@ fn unpack(archive: &Path, root: &Path) -> Result<(), Problem> {
 }
 
 /// Runs a command that must succeed, and returns its output.
-pub(crate) fn output(command: &mut Command) -> Result<String, Problem> {
+pub(super) fn output(command: &mut Command) -> Result<String, Problem> {
     let spoken = format!("{command:?}");
     let output = command.output().map_err(|e| Problem::os(format!("starting {spoken}"), e))?;
     if output.status.success() {

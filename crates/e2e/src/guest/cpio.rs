@@ -10,7 +10,7 @@ const CHARACTER: u32 = 0o020_600;
 
 /// An archive that is being written. Parent directories of files are added automatically.
 #[derive(Debug)]
-pub(crate) struct Archive<W> {
+pub(super) struct Archive<W> {
     to: W,
     number: u32,
     position: usize,
@@ -18,27 +18,27 @@ pub(crate) struct Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    pub(crate) fn new(to: W) -> Self {
+    pub(super) fn new(to: W) -> Self {
         Self { to, number: 0, position: 0, known: BTreeSet::new() }
     }
 
     /// Adds an empty directory, unless the archive contains this name already.
-    pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
+    pub(super) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.entry(path, DIRECTORY, (0, 0), &[])
     }
 
     /// Adds an executable file, unless the archive contains this name already.
-    pub(crate) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+    pub(super) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.entry(path, PROGRAM, (0, 0), content)
     }
 
     /// Adds a character device.
-    pub(crate) fn device(&mut self, path: &str, major: u32, minor: u32) -> io::Result<()> {
+    pub(super) fn device(&mut self, path: &str, major: u32, minor: u32) -> io::Result<()> {
         self.entry(path, CHARACTER, (major, minor), &[])
     }
 
     /// Ends the archive.
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    pub(super) fn finish(mut self) -> io::Result<()> {
         self.record("TRAILER!!!", 0, (0, 0), &[])?;
         self.to.flush()
     }

@@ -1,0 +1,144 @@
+//! The hash by which a bond of the kernel's chooses the port that a packet leaves by.
+
+use core::net::IpAddr;
+
+use polypath_wire::ROCE_PORT;
+
+use crate::bytes::spread;
+use crate::select::Pair;
+
+/// A bond of the kernel's that hashes addresses and UDP ports (`xmit_hash_policy layer3+4` or `encap3+4`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// The index of its interface.
+    pub ifindex: u32,
+    /// Whether it hashes IPv6 packets in this way, too. With `encap3+4` it takes the hash by which the kernel
+    /// has made their flow label instead, which is random.
+    pub ipv6: bool,
+    /// Its ports, in the order in which the kernel keeps them.
+    pub members: Vec<LagMember>,
+}
+
+/// A port of a bond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LagMember {
+    /// The index of its interface.
+    pub ifindex: u32,
+    /// Whether the bond sends by it.
+    pub usable: bool,
+}
+
+/// What `layer3+4` makes of the addresses and ports of a UDP packet (Linux' bonding.rst, "xmit_hash_policy"):
+/// both ports as one word and both addresses, exclusive-or, folded to their lowest bytes, without the lowest
+/// bit. IPv6 addresses are folded to one word first. All words are as in memory.
+fn hash(pair: Pair, source_port: u16, destination_port: u16) -> u32 {
+    let word = |bytes: [u8; 4]| u32::from_ne_bytes(bytes);
+    let of_address = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => word(ip.octets()),
+        IpAddr::V6(ip) => {
+            let octets = ip.octets();
+            octets.as_chunks().0.iter().fold(0, |sum, bytes| sum ^ word(*bytes))
+        }
+    };
+    let [a, b] = source_port.to_be_bytes();
+    let [c, d] = destination_port.to_be_bytes();
+    let mut hash = word([a, b, c, d]) ^ of_address(pair.0) ^ of_address(pair.1);
+    hash ^= hash >> 16;
+    hash ^= hash >> 8;
+    hash >> 1
+}
+
+impl Lag {
+    /// The port of the bond by which packets from this source port leave; `None` if none is usable.
+    pub(crate) fn leaves_by(&self, pair: Pair, source_port: u16) -> Option<u32> {
+        if !self.is_known(pair) {
+            return None;
+        }
+        let usable = || self.members.iter().filter(|member| member.usable);
+        let count = u32::try_from(usable().count()).ok()?;
+        let at = hash(pair, source_port, ROCE_PORT).checked_rem(count)?;
+        usable().nth(usize::try_from(at).ok()?).map(|member| member.ifindex)
+    }
+
+    /// Whether the hash of packets between these addresses is known.
+    fn is_known(&self, pair: Pair) -> bool {
+        self.ipv6 || pair.0.is_ipv4()
+    }
+
+    /// The port of the bond for the n-th path between two addresses; `None` if the bond has none, or if its
+    /// hash is not known.
+    pub(crate) fn member_of(&self, pair: Pair, n: u8) -> Option<LagMember> {
+        if !self.is_known(pair) {
+            return None;
+        }
+        let first = usize::try_from(spread(pair.0, pair.1, 0)).unwrap_or(0);
+        let at = first.wrapping_add(usize::from(n)).checked_rem(self.members.len())?;
+        self.members.get(at).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(from: &str, to: &str) -> Pair {
+        (from.parse().unwrap(), to.parse().unwrap())
+    }
+
+    fn lag(usable: &[bool]) -> Lag {
+        let member = |(ifindex, usable): (u32, &bool)| LagMember { ifindex, usable: *usable };
+        Lag { ifindex: 9, ipv6: true, members: (10..).zip(usable).map(member).collect() }
+    }
+
+    /// By hand, for a little-endian machine. 10.0.0.1 is 0100000a, 10.0.0.2 is 0200000a, ports 49152 and 4791
+    /// (c000 and 12b7) are b71200c0.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_hash_is_that_of_linux() {
+        // b71200c0 ^ 0100000a ^ 0200000a = b41200c0; ^ b412 = b412b4d2; ^ b412b4 = b4a6a666; / 2.
+        assert_eq!(hash(pair("10.0.0.1", "10.0.0.2"), 49152, 4791), 0x5a53_5333);
+        // b71201c0 for port 49153: b41201c0; ^ b412 = b412b5d2; ^ b412b5 = b4a6a767; / 2.
+        assert_eq!(hash(pair("10.0.0.1", "10.0.0.2"), 49153, 4791), 0x5a53_53b3);
+        // fd00::1 is 000000fd and 01000000, so fc.. folds to 010000fd; fd00::2 to 020000fd; b41200c0 as above.
+        assert_eq!(hash(pair("fd00::1", "fd00::2"), 49152, 4791), 0x5a53_5333);
+        // fd00:0:0:1::1 has 00000100 in memory, which is 01000000, in its second word as well: 000000fd.
+        // ^ 020000fd ^ b71200c0 = b51200c0; ^ b512 = b512b5d2; ^ b512b5 = b5a7a767; / 2.
+        assert_eq!(hash(pair("fd00:0:0:1::1", "fd00::2"), 49152, 4791), 0x5ad3_d3b3);
+    }
+
+    #[test]
+    fn packets_leave_by_the_usable_ports_in_their_order() {
+        let pair = pair("10.0.0.1", "10.0.0.2");
+        let by = |usable: &[bool], port| lag(usable).leaves_by(pair, port);
+        for port in [0xc000, 0xc001, 0xc0de, 0xffff] {
+            let hash = hash(pair, port, 4791);
+            assert_eq!(by(&[true; 3], port), Some(10 + hash % 3));
+            assert_eq!(by(&[true, false, true], port), Some(10 + hash % 2 * 2));
+            assert_eq!(by(&[false, true, false], port), Some(11));
+            assert_eq!(by(&[false; 2], port), None);
+            assert_eq!(by(&[], port), None);
+            let unknown = Lag { ipv6: false, ..lag(&[true]) };
+            assert_eq!(unknown.leaves_by(pair, port), Some(10));
+            let six = (IpAddr::from([1_u16; 8]), IpAddr::from([2_u16; 8]));
+            assert_eq!((unknown.leaves_by(six, port), unknown.member_of(six, 0)), (None, None));
+            assert_eq!(lag(&[true]).leaves_by(six, port), Some(10));
+        }
+    }
+
+    #[test]
+    fn each_port_of_a_bond_has_as_many_paths_and_the_first_differs_by_peer() {
+        let mut firsts = [0; 2];
+        for peer in 2..100_u8 {
+            let pair = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, peer]));
+            let (two, four) = (lag(&[true; 2]), lag(&[true; 4]));
+            let of = |lag: &Lag, n| lag.member_of(pair, n).unwrap().ifindex;
+            assert_ne!(of(&two, 0), of(&two, 1));
+            let mut all: Vec<u32> = (0..8).map(|n| of(&four, n)).collect();
+            all.sort_unstable();
+            assert_eq!(all, [10, 10, 11, 11, 12, 12, 13, 13]);
+            firsts[usize::from(of(&two, 0) == 11)] += 1;
+        }
+        assert!(firsts.iter().all(|count| *count > 30), "{firsts:?}");
+        assert_eq!(lag(&[]).member_of((IpAddr::from([0; 4]), IpAddr::from([0; 4])), 0), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Bonds of the kernel's: each path between two addresses leaves by a port of the bond, which its source port
+//! chooses.
+//!
+//! A bond sends a packet by one of its usable ports, found by a hash of the addresses and UDP ports. So a
+//! source port whose hash leads to it stands for a port of the bond, and each path of an association gets one:
+//! the paths take the bond's ports in turn, so that each has as many paths as another. A path whose port of
+//! the bond is lost is given up at once, and comes back with it. The others get new source ports, because the
+//! loss of one port leads all hashes elsewhere.
+//!
+//! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
+//! of many peers use all.
+
+use core::time::Duration;
+
+use polypath_types::{PathId, PathKind};
+
+use crate::lag::Lag;
+use crate::manager::PathManager;
+use crate::path::{Path, Role};
+use crate::select::Pair;
+use crate::turns::PortTurns;
+use crate::types::Reason;
+
+/// Draws of a source port until one leads to the wanted port of the bond. Of up to 16 ports, each is missed
+/// by so many with a probability of 10⁻⁷.
+const DRAWS: u32 = 256;
+
+impl PathManager {
+    /// Takes the bonds of the kernel's among the host's interfaces. To be called at every change of their
+    /// ports, before [`PathManager::set_local`]. Paths by a port that is not usable any more are given up at
+    /// once; the source ports of the others are chosen anew.
+    pub fn set_lags(&mut self, now: Duration, lags: &[Lag]) {
+        self.advance(now);
+        if !self.local.set_lags(lags) {
+            return;
+        }
+        for index in self.paths.indexes() {
+            self.local_changed(index);
+        }
+    }
+
+    /// The index of the bond's port by which a path leaves; `None` if it is over no bond.
+    pub fn lag_member(&self, path: PathId) -> Option<u32> {
+        let p = self.paths.get(path)?;
+        let lag = self.local.lag(p.address.ifindex).filter(|_| p.address.kind == PathKind::Udp)?;
+        lag.leaves_by(p.address.line().pair, p.address.source_port)
+    }
+
+    /// What is wrong with a path, as far as this host knows.
+    pub(crate) fn fault_of(&self, path: &Path) -> Option<Reason> {
+        let lost = || self.local.wanted_member(path).is_some_and(|(_, member)| !member.usable);
+        self.fault(&path.address).or_else(|| lost().then_some(Reason::LinkDown))
+    }
+
+    /// Gives a path a source port by which it leaves by its port of the bond, unless it has one.
+    pub(crate) fn steer(&mut self, index: PathId) {
+        let Some(p) = self.paths.get(index) else { return };
+        let Role::Member { association, .. } = p.role else { return };
+        let Some((lag, member)) = self.local.wanted_member(p).filter(|(_, it)| it.usable) else {
+            return;
+        };
+        let (pair, current) = (p.address.line().pair, p.address.source_port);
+        let leads = |port| lag.leaves_by(pair, port) == Some(member.ifindex);
+        let port = match (leads(current), leads(p.turns.home())) {
+            (true, true) => return,
+            (true, false) => current,
+            (false, _) => self.fresh_port(association, pair, current, p.port),
+        };
+        let Some(p) = self.paths.get_mut(index) else { return };
+        p.turns = PortTurns::new(port);
+        self.set_port(index, port);
+    }
+
+    /// A random source port; one that leads to the port of the bond for the n-th path between these addresses,
+    /// if they are over a bond.
+    pub(crate) fn draw_port(&mut self, pair: Pair, n: u8) -> u16 {
+        let random = &mut self.port_random;
+        let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;
+        let Some(lag) = self.local.lag(self.local.ifindex_of(pair.0)) else { return draw() };
+        let Some(member) = lag.member_of(pair, n).filter(|member| member.usable) else {
+            return draw();
+        };
+        let mut port = draw();
+        for _ in 0..DRAWS {
+            if lag.leaves_by(pair, port) == Some(member.ifindex) {
+                break;
+            }
+            port = draw();
+        }
+        port
+    }
+}

@@ -1,0 +1,192 @@
+//! Hosts with bonds of the kernel's: which of its ports a path leaves by, and what becomes of it.
+
+use std::time::Duration;
+
+use polypath_paths::*;
+
+use crate::net::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The indexes of a bond's ports begin with this one.
+const FIRST: u32 = 100;
+
+fn config(ports: u8) -> Config {
+    Config { ports, mode: Mode::Balance, ..Config::default() }
+}
+
+/// Tells a host of its bond's ports, and has the kernel send by those that are usable.
+fn tell(net: &mut Net, host: usize, usable: &[bool]) {
+    let ifindex = net.hosts[host].local[0].ifindex;
+    let member = |(n, usable): (u32, &bool)| LagMember { ifindex: FIRST + n, usable: *usable };
+    let members = (0..).zip(usable).map(member).collect();
+    net.links[0].bonds[host] = usable.to_vec();
+    let now = net.now;
+    net.hosts[host].paths.set_lags(now, &[Lag { ifindex, ipv6: true, members }]);
+    net.tell_local(host);
+}
+
+/// Two hosts with bonds of so many ports (0: an ordinary interface), after their handshake.
+fn bonded(seed: u64, links: [usize; 2]) -> Net {
+    let wanted = links.map(|links| config(links.max(1) as u8));
+    let mut net = Net::with(seed, 1, wanted);
+    for (host, links) in links.into_iter().enumerate() {
+        if links > 0 {
+            tell(&mut net, host, &vec![true; links]);
+        }
+    }
+    net.connect();
+    net.run(200 * MS);
+    assert!(net.agreed(), "seed {seed}");
+    net.assert_same_paths();
+    net
+}
+
+/// The bond's port that each path of a host that is up leaves by, as the kernel has it.
+fn members(net: &Net, host: usize) -> Vec<usize> {
+    let up = net.paths(host).into_iter().filter(|path| path.state == PathState::Up);
+    let by = |path: PathStatus| {
+        let PathAddress { local, remote, source_port, .. } = path.address;
+        let member = net.links[0].member(host, (local, remote), source_port).unwrap();
+        let known = net.hosts[host].paths.lag_member(path.path);
+        assert_eq!(known, Some(FIRST + member as u32), "what it is taken to be");
+        member
+    };
+    let mut all: Vec<usize> = up.map(by).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn each_port_of_a_bond_has_as_many_paths() {
+    for seed in 0..20 {
+        for (links, of) in [
+            ([2, 0], [vec![0, 1], vec![]]),
+            ([2, 2], [vec![0, 1], vec![0, 1]]),
+            ([4, 2], [vec![0, 1, 2, 3], vec![0, 0, 1, 1]]),
+            ([1, 4], [vec![0; 4], vec![0, 1, 2, 3]]),
+        ] {
+            let net = bonded(seed, links);
+            for (host, members_of) in of.iter().enumerate().filter(|(host, _)| links[*host] > 0) {
+                assert_eq!(members(&net, host), *members_of, "{links:?} host {host} seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_paths_by_a_lost_port_are_given_up_at_once_and_come_back_with_it() {
+    for seed in 0..20 {
+        for (links, lost) in [(2, 0), (2, 1), (4, 2)] {
+            let mut net = bonded(seed, [links, 2]);
+            net.start_traffic();
+            net.run(300 * MS);
+            net.reset_gaps();
+            // Three at a time are no power of two.
+            let mut usable = vec![true; links];
+            usable[lost] = false;
+            if links == 4 {
+                usable[lost + 1] = false;
+            }
+            let left: Vec<usize> = (0..links).filter(|n| usable[*n]).collect();
+            tell(&mut net, 0, &usable);
+            // Before any time passes.
+            assert_eq!(members(&net, 0), left, "seed {seed}");
+            let down = net.paths(0).into_iter().filter(|path| path.state == PathState::Down);
+            assert!(down.clone().count() == links - left.len());
+            assert!(down.into_iter().all(|path| path.reason == Some(Reason::LinkDown)));
+            net.run(2 * SECOND);
+            assert_eq!(members(&net, 0), left, "seed {seed}");
+            let gaps = [0, 1].map(|host| net.hosts[host].worst_gap);
+            assert!(gaps[0] < 20 * MS, "seed {seed}: {gaps:?}");
+            let by = net.links[0].by_port[0];
+            net.run(SECOND);
+            assert!((0..links).all(|n| usable[n] || net.links[0].by_port[0][n] == by[n]));
+
+            tell(&mut net, 0, &vec![true; links]);
+            net.run(2 * SECOND);
+            assert_eq!(members(&net, 0), (0..links).collect::<Vec<_>>(), "seed {seed}");
+            net.assert_same_paths();
+        }
+    }
+}
+
+#[test]
+fn enslaving_and_releasing_moves_paths_and_ends_none() {
+    for seed in 0..20 {
+        let mut net = bonded(seed, [2, 2]);
+        net.start_traffic();
+        net.run(300 * MS);
+        let deaths = net.deaths();
+        tell(&mut net, 0, &[true]);
+        assert_eq!(members(&net, 0), [0, 0], "seed {seed}");
+        net.run(SECOND);
+        tell(&mut net, 0, &[true; 4]);
+        net.run(SECOND);
+        let moved = members(&net, 0);
+        assert!(moved.len() == 2 && moved[0] != moved[1], "{moved:?}");
+        assert_eq!(net.deaths(), deaths, "seed {seed}");
+        // A bond that is no bond any more is as other links are.
+        net.links[0].bonds[0].clear();
+        let now = net.now;
+        net.hosts[0].paths.set_lags(now, &[]);
+        net.run(SECOND);
+        assert_eq!((net.up_paths(0), net.deaths()), (2, deaths), "seed {seed}");
+        assert!(net.paths(0).iter().all(|path| net.hosts[0].paths.lag_member(path.path).is_none()));
+    }
+}
+
+#[test]
+fn a_path_that_tries_other_source_ports_keeps_to_its_port_of_the_bond() {
+    let mut changed = 0;
+    for seed in 0..10 {
+        let mut net = bonded(seed, [2, 2]);
+        net.links[0].ways = 2;
+        net.start_traffic();
+        net.run(300 * MS);
+        net.links[0].cut_ways = vec![(seed % 2) as u32];
+        net.run(20 * SECOND);
+        for host in 0..2 {
+            assert_eq!(members(&net, host), [0, 1], "seed {seed}");
+        }
+        changed += net.paths(0).iter().map(|path| path.counters.port_changes).sum::<u64>();
+    }
+    assert!(changed > 0);
+}
+
+#[test]
+fn flow_labels_do_not_put_two_paths_on_one_port_of_a_bond() {
+    for flow_label in 1..40 {
+        let mut net = Net::with(1, 1, [config(2), config(2)]);
+        for host in 0..2 {
+            tell(&mut net, host, &[true, true]);
+            let options = PathOptions { flow_label, ..options() };
+            let (local, remote, now) = (ip(0, host), ip(0, 1 - host), net.now);
+            let h = &mut net.hosts[host];
+            let attached = h.paths.attach(now, QPN[host], QPN[1 - host], local, remote, options);
+            h.peer = Some(attached.unwrap());
+        }
+        net.run(300 * MS);
+        for host in 0..2 {
+            assert_eq!(members(&net, host), [0, 1], "flow label {flow_label}");
+        }
+    }
+}
+
+#[test]
+fn a_source_port_that_a_program_chose_stays_with_a_plain_peer() {
+    let mut net = Net::with(1, 1, [config(2), config(2)]);
+    tell(&mut net, 0, &[true, true]);
+    let options = PathOptions { flow_label: 0x1234, ..options() };
+    let now = net.now;
+    let (local, remote) = (ip(0, 0), ip(0, 1));
+    let paths = &mut net.hosts[0].paths;
+    let peer = paths.attach(now, QPN[0], QPN[1], local, remote, options).unwrap();
+    let path = paths.route(peer).unwrap().path;
+    let port = paths.path(path).unwrap().source_port;
+    for usable in [[true, false], [false, true], [true, true]] {
+        tell(&mut net, 0, &usable);
+        let paths = &net.hosts[0].paths;
+        assert_eq!(paths.path(path).map(|path| path.source_port), Some(port));
+        assert!(paths.alive().any(|alive| alive == path));
+    }
+}
