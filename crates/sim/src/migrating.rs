@@ -1,5 +1,5 @@
 //! Queue pairs that migrate (automatic path migration): RC and UC ones with one path in use and another in
-//! reserve. Their programs load the path that was left after each migration, and sometimes migrate themselves.
+//! reserve. Their programs load the path that was left after each migration, and sometimes migrate.
 //! They are a subject of their own, so that the seeds of the others keep their meaning.
 
 use polypath_paths::PathOptions;

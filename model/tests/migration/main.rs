@@ -2,8 +2,8 @@
 //! duplicate that the bounds allow, with the real queue pairs.
 //!
 //! A world is two queue pairs with two paths, a request or none, and programs that load the alternate path,
-//! migrate, and load the path that was left, each at any time. The network delivers packets in any order among
-//! paths, loses, doubles and holds back some. In every state that can be reached:
+//! migrate, and load the path that was left, each at any time. The network delivers packets in any
+//! order among paths, loses, doubles and holds back some. In every state that can be reached:
 //!
 //! - an end becomes ARMED only by an acknowledgement that came by its alternate path;
 //! - each request is executed once and completes without an error.

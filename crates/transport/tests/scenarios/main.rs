@@ -19,6 +19,7 @@ mod placement;
 mod random;
 mod reads;
 mod repeats;
+mod silence;
 mod spread;
 mod twice;
 mod unreliable;
