@@ -4,9 +4,8 @@ use core::net::IpAddr;
 
 use crate::config::{DownRule, LocalAddress};
 use crate::lag::{Lag, LagMember};
-use crate::path::{Path, Role};
+use crate::select::Pair;
 use crate::types::Reason;
-use polypath_types::PathKind;
 
 /// The addresses that the host has told. It knows addresses only, no paths.
 #[derive(Clone, Debug, Default)]
@@ -48,15 +47,11 @@ impl LocalAddresses {
         self.lags.iter().find(|lag| lag.ifindex == ifindex)
     }
 
-    /// The bond, and its port by which a path is to leave. A path outside of associations goes by any. A flow
-    /// label holds only there: RDMA CM gives all queue pairs one.
-    pub(crate) fn wanted_member(&self, path: &Path) -> Option<(&Lag, LagMember)> {
-        let a = &path.address;
-        if a.kind != PathKind::Udp || !matches!(path.role, Role::Member { .. }) {
-            return None;
-        }
-        let lag = self.lag(self.ifindex_of(a.local))?;
-        Some((lag, lag.member_of(a.line().pair, path.port)?))
+    /// The bond, and its port by which the n-th path between two addresses is to leave
+    /// ([`Path::turn`](crate::path::Path::turn)).
+    pub(crate) fn wanted_member(&self, (pair, n): (Pair, u8)) -> Option<(&Lag, LagMember)> {
+        let lag = self.lag(self.ifindex_of(pair.0))?;
+        Some((lag, lag.member_of(pair, n)?))
     }
 
     pub(crate) fn list(&self) -> &[LocalAddress] {

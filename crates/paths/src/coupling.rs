@@ -1,20 +1,17 @@
 //! Paths that share a bottleneck together take one flow's share of it.
 //!
-//! Each path has a congestion window of its own. Several of them through one bottleneck would take the shares of
-//! several flows, to the harm of others (RFC 6356, section 1). Addresses do not tell which paths share one. But
-//! a queue that two paths share makes the round trips of both longer at the same times, and shorter at the same
-//! times, while queues of their own come and go independently (RFC 8382 groups flows by what it sees of their
-//! delays, too). So the round trips of paths that carry data are compared while they do, and paths whose
-//! queues move together grow their windows like parts of one flow.
+//! Each path has a congestion window of its own. Several of them through one bottleneck would take the shares
+//! of several flows, to the harm of others (RFC 6356, section 1). Addresses do not tell which paths share
+//! one. But a queue that two paths share makes the round trips of both longer at the same times, and shorter
+//! at the same times, while queues of their own come and go independently (RFC 8382 groups flows by what it
+//! sees of their delays, too). So the round trips of paths that carry data are compared while they do, and
+//! paths whose queues move together grow their windows like parts of one flow.
 
 use core::time::Duration;
 
-use polypath_types::{PathId, PathKind};
+use polypath_types::PathId;
 
-use crate::congestion::Cut;
-use crate::id::{AssociationId, ByNumber, PathNumber};
-use crate::manager::PathManager;
-use crate::path::Role;
+use crate::id::{ByNumber, PathNumber};
 use crate::types::MAX_PATHS;
 
 /// Round trips are averaged over so many of the longest one, so that each path had its say, and within these
@@ -29,9 +26,9 @@ const LEVEL: u16 = 32;
 const MEMORY: u16 = 64;
 /// Nothing is said of two paths before they were compared so often.
 const SEEN_MIN: u16 = 2 * MEMORY;
-/// Equal paths whose windows began together may fill and empty queues of their own in step for long. So the window of
-/// one is cut alone, this often and so many intervals apart, before two paths count as sharing a queue, and again
-/// after so many intervals.
+/// Equal paths whose windows began together may fill and empty queues of their own in step for long. So the
+/// window of one is cut alone, this often and so many intervals apart, before two paths count as sharing a
+/// queue, and again after so many intervals.
 const TRIALS: [u16; 2] = [MEMORY / 8, MEMORY + MEMORY / 8];
 const AGAIN: u16 = 8 * SEEN_MIN;
 /// Queues that move less than this, nanoseconds, are not told from processors that are late.
@@ -43,6 +40,11 @@ const CLIP: f64 = 3.0;
 /// more: 0.7 and 0.4.
 const SHARED_FROM: f64 = 0.49;
 const SHARED_TO: f64 = 0.16;
+
+/// How long an interval lasts among paths of which the longest has this round trip.
+pub(crate) fn interval(longest: Duration) -> Duration {
+    (longest * ROUND_TRIPS).clamp(INTERVAL_MIN, INTERVAL_MAX)
+}
 
 /// The round trips of a path in the current interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +65,7 @@ impl Delays {
     }
 
     /// The mean, nanoseconds, and begins an interval that ends at a time.
-    fn restart(&mut self, ends_at: Duration) -> Option<f64> {
+    pub(crate) fn restart(&mut self, ends_at: Duration) -> Option<f64> {
         let mean = (self.count >= SAMPLES_MIN).then(|| self.sum as f64 / f64::from(self.count));
         *self = Self { ends_at, ..Self::default() };
         mean
@@ -72,11 +74,11 @@ impl Delays {
 
 /// A path in one interval.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
-    path: PathId,
+pub(crate) struct Seen {
+    pub(crate) path: PathId,
     /// Of the round trips: their mean and the shortest known, nanoseconds.
-    mean: f64,
-    shortest: f64,
+    pub(crate) mean: f64,
+    pub(crate) shortest: f64,
 }
 
 /// How the round trips of a path have moved.
@@ -117,7 +119,8 @@ impl Movement {
 enum Relation {
     #[default]
     Apart,
-    /// Their queues have moved together. They are used as if they were apart, and one is cut alone now and then.
+    /// Their queues have moved together. They are used as if they were apart, and one is cut alone now and
+    /// then.
     Tried,
     /// They did so in the trial, too.
     Shared,
@@ -143,9 +146,9 @@ pub(crate) struct Coupling {
 }
 
 impl Coupling {
-    /// Takes the paths that carried data in an interval. Returns those whose window is to be cut, to see which
-    /// others feel it.
-    fn compare(&mut self, seen: &ByNumber<Option<Seen>>) -> ByNumber<bool> {
+    /// Takes the paths that carried data in an interval. Returns those whose window is to be cut, to see
+    /// which others feel it.
+    pub(crate) fn compare(&mut self, seen: &ByNumber<Option<Seen>>) -> ByNumber<bool> {
         let mut cuts = ByNumber::<bool>::default();
         let mut off = ByNumber::<f64>::default();
         for (number, seen) in seen.iter() {
@@ -175,7 +178,7 @@ impl Coupling {
     }
 
     /// The other paths that share the bottleneck of this one.
-    fn mates(&self, number: PathNumber) -> impl Iterator<Item = PathNumber> + use<> {
+    pub(crate) fn mates(&self, number: PathNumber) -> impl Iterator<Item = PathNumber> + use<> {
         let group = self.groups.get(number).flatten();
         let is_mate = move |&(other, of): &(PathNumber, Option<u8>)| {
             of.is_some() && of == group && other != number
@@ -205,7 +208,8 @@ fn pairs(
 }
 
 impl Together {
-    /// Takes an interval. `product`: of what the two are off their levels. `both`: the product of their variances.
+    /// Takes an interval. `product`: of what the two are off their levels. `both`: the product of their
+    /// variances.
     /// `queues`: both are those of queues. Returns whether one of them is to be cut alone.
     fn take(&mut self, product: f64, both: f64, queues: bool) -> bool {
         self.intervals = (self.intervals + 1).min(AGAIN);
@@ -225,60 +229,6 @@ impl Together {
             *self = Self { relation: next, ..Self::default() };
         }
         self.relation == Relation::Tried && TRIALS.contains(&self.intervals)
-    }
-}
-
-impl PathManager {
-    /// Compares the paths of an association whose interval is over, and lets those that share a bottleneck
-    /// share their growth.
-    pub(crate) fn compare_delays(&mut self, now: Duration, index: AssociationId) {
-        let Some(a) = self.associations.get_mut(index) else { return };
-        let mut longest = Duration::ZERO;
-        for (_, path) in a.paths() {
-            let rtt = self.paths.get(path).and_then(|p| p.rtt.smoothed());
-            longest = longest.max(rtt.unwrap_or_default());
-        }
-        let ends_at = now + (longest * ROUND_TRIPS).clamp(INTERVAL_MIN, INTERVAL_MAX);
-        let mut seen = ByNumber::<Option<Seen>>::default();
-        let mut used = 0;
-        for (number, path) in a.paths() {
-            let Some(p) = self.paths.get_mut(path) else { continue };
-            let Some(mean) = p.delays.restart(ends_at) else { continue };
-            let shortest = p.rtt.shortest().unwrap_or_default().as_nanos() as f64;
-            if p.address.kind == PathKind::Udp {
-                seen[number] = Some(Seen { path, mean, shortest });
-                used += 1;
-            }
-        }
-        // Most peers have one path that carries data, and need no memory for this.
-        if used < 2 && a.coupling.is_none() {
-            return;
-        }
-        let coupling = a.coupling.get_or_insert_default();
-        let cuts = coupling.compare(&seen);
-        for (number, seen) in seen.iter() {
-            if let Some(p) = seen.and_then(|seen| self.paths.get_mut(seen.path)) {
-                p.congestion.share(1 + coupling.mates(number).count() as u32);
-                if cuts[number] {
-                    p.congestion.cut(now, Cut::Loss, &p.rtt);
-                }
-            }
-        }
-    }
-
-    /// Makes the windows smaller of those paths that share the bottleneck of this one, which has lost a packet
-    /// or had one marked: one flow would have become smaller as a whole.
-    pub(crate) fn cut_mates(&mut self, now: Duration, path: PathId, cut: Cut) {
-        let Some(p) = self.paths.get(path).filter(|p| p.congestion.sharers() > 1) else { return };
-        let Role::Member { association, id } = p.role else { return };
-        let Some(a) = self.associations.get(association) else { return };
-        let Some(coupling) = &a.coupling else { return };
-        for number in coupling.mates(id) {
-            let mate = a.paths.get(number).flatten().and_then(|mate| self.paths.get_mut(mate));
-            if let Some(mate) = mate {
-                mate.congestion.cut(now, cut, &mate.rtt);
-            }
-        }
     }
 }
 

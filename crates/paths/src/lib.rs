@@ -46,6 +46,7 @@ mod probing;
 mod report;
 mod rtt;
 mod select;
+mod sharing;
 mod slab;
 mod steering;
 mod streams;

@@ -8,12 +8,12 @@ use crate::congestion::Congestion;
 use crate::coupling::Delays;
 use crate::id::{AssociationId, PathNumber};
 use crate::rtt::Rtt;
-use crate::select::Way;
+use crate::select::{Pair, Way};
 use crate::turns::{HOME_MARK, PortTurns};
 use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
-use polypath_types::{PathId, PathTag, PeerId};
+use polypath_types::{PathId, PathKind, PathTag, PeerId};
 
 /// What a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +205,14 @@ impl Path {
         }
     }
 
+    /// Its addresses, and which of the paths between them it is, if the port of a bond by which it leaves is
+    /// ours to choose. A path outside of associations goes by any. A flow label holds only there: RDMA CM
+    /// gives all queue pairs one.
+    pub(crate) fn turn(&self) -> Option<(Pair, u8)> {
+        let chosen = self.address.kind == PathKind::Udp && matches!(self.role, Role::Member { .. });
+        chosen.then(|| (self.address.line().pair, self.port))
+    }
+
     /// What makes it a path of its association.
     pub(crate) fn way(&self) -> Way {
         Way { line: self.address.line(), port: self.port }
@@ -330,8 +338,6 @@ pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use polypath_types::PathKind;
-
     use super::*;
 
     fn path() -> Path {

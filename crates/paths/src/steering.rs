@@ -48,7 +48,8 @@ impl PathManager {
 
     /// What is wrong with a path, as far as this host knows.
     pub(crate) fn fault_of(&self, path: &Path) -> Option<Reason> {
-        let lost = || self.local.wanted_member(path).is_some_and(|(_, member)| !member.usable);
+        let member = || self.local.wanted_member(path.turn()?);
+        let lost = || member().is_some_and(|(_, member)| !member.usable);
         self.fault(&path.address).or_else(|| lost().then_some(Reason::LinkDown))
     }
 
@@ -56,9 +57,8 @@ impl PathManager {
     pub(crate) fn steer(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let Role::Member { association, .. } = p.role else { return };
-        let Some((lag, member)) = self.local.wanted_member(p).filter(|(_, it)| it.usable) else {
-            return;
-        };
+        let wanted = p.turn().and_then(|turn| self.local.wanted_member(turn));
+        let Some((lag, member)) = wanted.filter(|(_, it)| it.usable) else { return };
         let (pair, current) = (p.address.line().pair, p.address.source_port);
         let leads = |port| lag.leaves_by(pair, port) == Some(member.ifindex);
         let port = match (leads(current), leads(p.turns.home())) {

@@ -131,7 +131,7 @@ impl PolicyChoice {
 
     /// What users get who only name an interface to prefer: under bonding's name for it, `primary`, one
     /// interface carries the data while it works.
-    pub const WITH_PRIMARY: Self = Self { policy: Policy::ActiveBackup, affinity: None };
+    const WITH_PRIMARY: Self = Self { policy: Policy::ActiveBackup, affinity: None };
 
     fn of(settings: &Bonding) -> Option<Self> {
         Some(Self { policy: settings.policy?, affinity: settings.affinity })

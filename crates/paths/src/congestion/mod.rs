@@ -84,8 +84,8 @@ pub(crate) trait Controller: Clone + Debug {
     /// The peer told the size of its receive buffer, or another peer took its place.
     fn set_limits(&mut self, limits: Limits);
 
-    /// So many paths, this one counted, share one bottleneck (at least 1). Together they should take from it what
-    /// one would.
+    /// So many paths, this one counted, share one bottleneck (at least 1). Together they should take from it
+    /// what one would.
     fn share(&mut self, paths: u32);
 
     /// What [`share`](Self::share) was told last.

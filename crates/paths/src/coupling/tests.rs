@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Config;
-use crate::congestion::{Congestion, Limits};
+use crate::congestion::{Congestion, Cut, Limits};
 use crate::rtt::Rtt;
 use std::collections::VecDeque;
 
@@ -106,7 +106,7 @@ impl World {
     fn compare(&mut self) {
         let paths = &mut self.flows[..self.paths];
         let longest = paths.iter().filter_map(|f| f.rtt.smoothed()).max().unwrap_or_default();
-        let ends_at = self.now + (longest * ROUND_TRIPS).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let ends_at = self.now + interval(longest);
         let mut seen = ByNumber::<Option<Seen>>::default();
         for (number, flow) in paths.iter_mut().enumerate() {
             let shortest = flow.rtt.shortest().unwrap_or_default().as_nanos() as f64;
@@ -213,8 +213,8 @@ fn paths_of_one_bottleneck_with_other_ways_to_it_share_it_too() {
     assert!(rates[0] + rates[1] < rates[2] * 2, "{rates:?}");
 }
 
-/// Two paths, each with a bottleneck of its own (megabytes per second, round trip in ms, losses in a thousand). Gives
-/// what each delivers if they are compared, and if not.
+/// Two paths, each with a bottleneck of its own (megabytes per second, round trip in ms, losses in a
+/// thousand). Gives what each delivers if they are compared, and if not.
 fn apart(queue: u32, paths: [(u32, u32, u64); 2]) -> [Vec<u64>; 2] {
     [2, 0].map(|compared| {
         let bottleneck = |(rate, _, losses)| Bottleneck { losses, ..Bottleneck::new(rate, queue) };

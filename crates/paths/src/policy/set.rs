@@ -143,7 +143,7 @@ impl<'a> PathSet<'a> {
     /// Whether a path leaves by the interface of this index, which may be a port of a bond of the kernel's.
     pub fn leaves_by(&self, path: PathId, ifindex: u32) -> bool {
         let Some(p) = self.paths.get(path) else { return false };
-        let member = || self.local.wanted_member(p).map(|(_, member)| member.ifindex);
+        let member = || Some(self.local.wanted_member(p.turn()?)?.1.ifindex);
         p.address.ifindex == ifindex || member() == Some(ifindex)
     }
 
