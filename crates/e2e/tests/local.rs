@@ -19,13 +19,16 @@ fn paths(host: &Host) -> Result<Vec<(String, String, u64)>, Error> {
     Ok(host.paths()?.iter().map(path).collect())
 }
 
-/// Waits until both programs use shared memory, or neither does.
+/// Waits until both programs use shared memory, or neither does. Without it, they use all their paths.
 fn wait_local(host: &Host, programs: [&Running; 2], used: bool) -> Result<(), Error> {
-    let kind = if used { "local" } else { "roce" };
-    until(&format!("both programs to use paths of kind {kind}"), LIMIT, || {
+    let what =
+        if used { "both programs to share memory" } else { "neither program to share memory" };
+    until(what, LIMIT, || {
         programs.iter().try_for_each(|program| program.expect_alive())?;
         let active = paths(host)?.into_iter().filter(|(_, state, _)| state == "active");
-        Ok((active.filter(|path| path.0 == kind).count() == 2).then_some(()))
+        let (local, others): (Vec<_>, Vec<_>) = active.partition(|path| path.0 == "local");
+        let so = if used { local.len() == 2 } else { local.is_empty() && others.len() >= 2 };
+        Ok(so.then_some(()))
     })
 }
 

@@ -141,25 +141,26 @@ fn the_policy_of_a_running_program_can_be_changed() -> Result<(), Error> {
     let meet = lab.host(0).ipv4(0);
     let host = lab.host(1);
     let client = host.verbs(FOR_EVER.into_iter().chain([meet.as_str()])).spawn()?;
-    wait_carriers(host, &client, 1)?;
-    let policy = |arguments: &[&str]| host.polypath(&[&["mp", "policy"], arguments].concat());
-    let set = policy(&["balance"])?;
-    set.expect_line("in force for 1 peer: balance (command)")?;
+    // All paths carry data unless something else is said.
     wait_carriers(host, &client, 2)?;
-    // A rule for the peer is narrower.
-    policy(&["active-backup", "--peer", &meet])?;
+    let policy = |arguments: &[&str]| host.polypath(&[&["mp", "policy"], arguments].concat());
+    let set = policy(&["active-backup"])?;
+    set.expect_line("in force for 1 peer: active-backup (command)")?;
     wait_carriers(host, &client, 1)?;
+    // A rule for the peer is narrower.
+    policy(&["balance", "--peer", &meet])?;
+    wait_carriers(host, &client, 2)?;
     // A rule for the queue pair is narrower still.
     let qpn = queue_pair(host)?;
-    let own = host.polypath(&["qp", "policy", &qpn, "balance"])?;
-    own.expect_line("balance (command), its own")?;
-    wait_carriers(host, &client, 2)?;
+    let own = host.polypath(&["qp", "policy", &qpn, "active-backup"])?;
+    own.expect_line("active-backup (command), its own")?;
+    wait_carriers(host, &client, 1)?;
     host.polypath(&["qp", "policy", &qpn, "default"])?.expect_line("that of its peer")?;
-    wait_carriers(host, &client, 1)?;
-    policy(&["default", "--peer", &meet])?;
     wait_carriers(host, &client, 2)?;
-    policy(&["default"])?.expect_line("balance (default)")?;
+    policy(&["default", "--peer", &meet])?;
     wait_carriers(host, &client, 1)?;
+    policy(&["default"])?.expect_line("balance (default)")?;
+    wait_carriers(host, &client, 2)?;
     policy(&[])?.expect_line("balance (default)")?.expect_no_line("rule").map(drop)
 }
 

@@ -6,10 +6,9 @@ use polypath_e2e::pass;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How Polypath is chosen for the programs, over a bond: settings, and the device. Queue pairs are held for
+/// How Polypath is chosen for the programs: the device of the bond is what they get. Queue pairs are held for
 /// long, because a silence may last longer than it should on a busy machine.
-pub(crate) const OURS: &str =
-    "env POLYPATH_MP=policy=balance,ports=8,hold=120 polypath run --device mp:bond0 --";
+pub(crate) const OURS: &str = "env POLYPATH_MP=hold=120 polypath run --";
 /// Bytes that only a program which transfers sends: probes and LACP would take minutes.
 const PROGRESS: u64 = 128 << 10;
 /// The time after which it is looked whether programs still run.
