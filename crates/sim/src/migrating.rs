@@ -21,7 +21,7 @@ impl Case {
         let mut case = Self::draw(seed);
         let rng = &mut Rng::new(seed ^ 0x6d69_6772_6174_6521);
         if case.links.len() < 2 {
-            case.links.push(case.links[0].clone());
+            case.links.push(case.links[0]);
         }
         let links = case.links.len();
         // Plain queue pairs make hardly any progress where every packet overtakes every other.

@@ -18,7 +18,7 @@ impl Port {
     /// traffic, which shows earlier than the bond's own state.
     #[must_use]
     pub fn carries(&self, table: &Table) -> bool {
-        let usable = |link: &&Port| link.slave.is_some_and(|slave| slave.usable);
+        let usable = |link: &&Self| link.slave.is_some_and(|slave| slave.usable);
         self.link_up && self.holds_for_links(table, |links| links.iter().any(usable))
     }
 
@@ -30,7 +30,7 @@ impl Port {
     }
 
     /// Whether it is no bond, or one of whose ports nothing is known, or one whose ports satisfy `holds`.
-    fn holds_for_links(&self, table: &Table, holds: impl Fn(&[&Port]) -> bool) -> bool {
+    fn holds_for_links(&self, table: &Table, holds: impl Fn(&[&Self]) -> bool) -> bool {
         if self.bond.is_none() {
             return true;
         }
