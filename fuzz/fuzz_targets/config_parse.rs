@@ -23,8 +23,8 @@ fuzz_target!(|data: &[u8]| {
         // What is shown can be given to a command.
         assert_eq!(Bonding::parse(&rule.settings.to_string()).as_ref(), Ok(&rule.settings));
     }
-    let selected = Bonding::default();
-    let devices = ["mp0".to_owned()];
-    let process = Process { pid: 7, program: "rping", devices: &devices, selected: &selected };
-    let _ = InForce::of(&rules, &Bonding::default(), &process);
+    let none = &Bonding::default();
+    let devices = &["mp0".to_owned()];
+    let process = Process { pid: 7, program: "rping", devices, selected: none, below: none };
+    let _ = InForce::of(&rules, none, &process);
 });
