@@ -93,9 +93,6 @@ struct Movement {
 impl Movement {
     /// Takes an interval. Returns how far it is from the level.
     fn take(&mut self, seen: &Seen) -> f64 {
-        if self.path != Some(seen.path) {
-            *self = Self { path: Some(seen.path), level: seen.mean, ..Self::default() };
-        }
         let mut off = seen.mean - self.level;
         if self.intervals >= MEMORY / 4 {
             let most = self.variance.sqrt() * CLIP;
@@ -154,7 +151,7 @@ impl Coupling {
         for (number, seen) in seen.iter() {
             let Some(seen) = seen else { continue };
             if self.movements[number].path != Some(seen.path) {
-                self.forget(number);
+                self.begin(number, &seen);
             }
             off[number] = self.movements[number].take(&seen);
         }
@@ -187,7 +184,9 @@ impl Coupling {
     }
 
     /// Another path has this number now.
-    fn forget(&mut self, number: PathNumber) {
+    fn begin(&mut self, number: PathNumber, seen: &Seen) {
+        self.movements[number] =
+            Movement { path: Some(seen.path), level: seen.mean, ..Movement::default() };
         let number = usize::from(number.0);
         self.pairs[number] = Default::default();
         for row in &mut self.pairs {

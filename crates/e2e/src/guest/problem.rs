@@ -1,6 +1,7 @@
 //! The reasons why the tests can't go on.
 
 use std::io;
+use std::process::ExitCode;
 
 /// An error that stops the tests, or a part of them.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,24 @@ impl Problem {
     /// Creates the error of a failed system call or file operation; `what` says what was being done.
     pub fn os(what: impl Into<String>, source: io::Error) -> Self {
         Self::Os { what: what.into(), source }
+    }
+
+    /// Says how the tests ended, as CI reads it, and returns their exit status. `result`: whether all was
+    /// right.
+    /// `untested`: what was not done if the machine can't.
+    pub fn conclude(result: Result<bool, Self>, untested: &str) -> ExitCode {
+        match result {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(Self::Skip(reason)) => {
+                crate::say!("SKIPPED: {untested}: {reason}");
+                ExitCode::SUCCESS
+            }
+            Err(problem) => {
+                crate::say!("FAILED: {problem}");
+                ExitCode::FAILURE
+            }
+        }
     }
 
     /// Turns the error into a reason to skip, which says what this machine lacks.

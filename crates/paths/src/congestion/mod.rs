@@ -276,9 +276,9 @@ impl<C: Controller> Congestion<C> {
         self.controller.set_limits(limits);
     }
 
-    /// So many paths share the bottleneck, this one counted.
+    /// So many paths share the bottleneck, this one counted, so at least 1.
     pub(crate) fn share(&mut self, paths: u32) {
-        self.controller.share(paths.max(1));
+        self.controller.share(paths);
     }
 
     /// How many paths share the bottleneck, this one counted.

@@ -41,18 +41,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&wishes) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(Problem::Skip(reason)) => {
-            polypath_e2e::say!("SKIPPED: programs over bonds of the kernel were not run: {reason}");
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            polypath_e2e::say!("FAILED: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    Problem::conclude(run(&wishes), "programs over bonds of the kernel were not run")
 }
 
 fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String> {

@@ -72,18 +72,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&wishes) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(Problem::Skip(reason)) => {
-            polypath_e2e::say!("SKIPPED: interoperability with Linux rxe was not tested: {reason}");
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            polypath_e2e::say!("FAILED: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    Problem::conclude(run(&wishes), "interoperability with Linux rxe was not tested")
 }
 
 fn wishes(mut arguments: impl Iterator<Item = String>) -> Result<Wishes, String> {
