@@ -94,6 +94,8 @@ struct Driver {
     netlink: Netlink,
     epoll: Epoll,
     brokers: brokers::Brokers,
+    /// What the file of `--state` says.
+    written: String,
 }
 
 /// Speaks LACP until `SIGTERM` or `SIGINT`; then tells the partners that the interfaces leave.
@@ -158,7 +160,8 @@ impl Driver {
             members.push(Member { ifindex: link.ifindex, number, socket });
         }
         let brokers = brokers::Brokers::new();
-        let mut driver = Self { actor, members, names, netlink, epoll, brokers };
+        let mut driver =
+            Self { actor, members, names, netlink, epoll, brokers, written: String::new() };
         driver.look_at_links()?;
         Ok(driver)
     }
@@ -218,9 +221,13 @@ impl Driver {
             };
             let of = |member: &Member| (member.ifindex, distributes(member.number));
             self.brokers.tell(self.members.iter().map(of).collect());
-            if let Some(path) = state {
-                write_state(path, &report::report(&self.actor, &self.names))?;
-            }
+        }
+        let Some(path) = state else { return Ok(()) };
+        // Events do not tell all that the file does: the states of the partner are in it too.
+        let report = report::report(&self.actor, &self.names);
+        if report != self.written {
+            write_state(path, &report)?;
+            self.written = report;
         }
         Ok(())
     }
