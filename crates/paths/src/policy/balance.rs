@@ -24,14 +24,6 @@ pub(crate) struct Balance;
 
 impl Policy for Balance {
     fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
-        let mut up = set.up();
-        // With one path there is nothing to compare, nor to divide the peer's receive buffer among: its
-        // window alone decides, as for a plain peer, whose buffer is not known.
-        if let (Some(path), None) = (up.next(), up.next())
-            && !matches!(want.class, Class::Answer { .. })
-        {
-            return Next::By { path, bytes: u32::MAX };
-        }
         spread(want, set, set.up())
     }
 

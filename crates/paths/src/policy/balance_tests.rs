@@ -157,6 +157,33 @@ fn the_path_that_is_left_carries_everything() {
     }
 }
 
+/// What its buffer takes is not known, and the window grows beyond what it takes for sure.
+#[test]
+fn a_plain_peer_gets_as_much_as_the_window_of_its_path() {
+    for mode in [Mode::Balance, Mode::Efficient] {
+        let config = Config { mode, ..Config::default() };
+        let (mut manager, peer, path) = Pair::plain(&config);
+        let mut now = MS;
+        while manager.path_window(path) < 2 * config.max_window {
+            let window = manager.path_window(path);
+            manager.sent(now, path, window);
+            now += MS;
+            manager.acked(now, path, window, Some(MS));
+            assert!(now < Duration::from_secs(60), "the window stays at {window}");
+        }
+        let want = Want { backlog: 1 << 30, ..want(Class::Request) };
+        while let Pick::Route(route) = manager.pick(peer, &want) {
+            assert_eq!(route.path, path);
+            if route.window < want.bytes {
+                break;
+            }
+            manager.sent(now, path, want.bytes);
+        }
+        let left = manager.path_window(path) - manager.in_flight(path).unwrap();
+        assert!(left < 16 << 10, "{mode:?}: {left} bytes of {} left", manager.path_window(path));
+    }
+}
+
 #[test]
 fn a_time_without_traffic_forgets_that_a_path_was_slow() {
     let (mut pair, peer, [main, slow]) = balancing(WIDE);

@@ -38,8 +38,12 @@ fn nanos(time: Duration) -> u64 {
 /// How much of the peer's receive buffer each path may fill. All paths end in it, and what one path may have
 /// in flight fits into it. So when they do not fit together, each gets a share that is proportional to its
 /// rate. A path that had the buffer for itself leaves room for the others in this way.
+///
+/// With one path there is nothing to divide: its window alone decides. The window may have grown beyond what
+/// is known of the buffer, where the peer has told nothing of it.
 pub(super) struct Shares {
-    /// Bytes of the buffer, and the rates of all paths together; `None` while there is room for all.
+    /// Bytes of the buffer, and the rates of all paths together; `None` while there is room for all, or with
+    /// one path.
     tight: Option<(u64, u64)>,
 }
 
@@ -51,7 +55,7 @@ impl Shares {
     {
         let buffer = u64::from(set.receive_window());
         let total: u64 = used.clone().map(|path| u64::from(set.in_flight(path))).sum();
-        let is_tight = total + u64::from(bytes) > buffer;
+        let is_tight = total + u64::from(bytes) > buffer && used.clone().nth(1).is_some();
         let rates = || used.map(|path| rate(set, path)).fold(0, u64::saturating_add);
         Self { tight: is_tight.then(|| (buffer, rates())) }
     }

@@ -99,6 +99,18 @@ impl Pair {
         (pair, peer)
     }
 
+    /// A manager with these settings and a peer that takes plain RoCE only, and the only path to it.
+    pub(super) fn plain(config: &Config) -> (PathManager, PeerId, PathId) {
+        let lane = LaneIdentity { instance: 1, slot: 1 };
+        let mut manager = PathManager::new(config.clone(), lane, [0; 16]);
+        manager.set_local(Duration::ZERO, &addresses(0, [true; 2]));
+        let (local, remote) = ends();
+        let options = PathOptions { multipath: false, ..PathOptions::default() };
+        let peer = manager.attach(MS, QPN[0], QPN[1], local, remote, options).unwrap();
+        let path = manager.route(peer).unwrap().path;
+        (manager, peer, path)
+    }
+
     pub(super) fn run(&mut self, ms: u32) {
         for _ in 0..ms {
             self.now += MS;
