@@ -232,4 +232,6 @@ impl Together {
 }
 
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod tests;

@@ -226,6 +226,8 @@ mod efficient_tests;
 #[cfg(test)]
 mod redundant_tests;
 #[cfg(test)]
+mod sharing_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod usage_tests;

@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, StreamEnds};
+use polypath_transport::{Burst, PathId, Payload, Unread};
+use polypath_wire::{Bth, Headers, Opcode, Psn};
 
 use super::*;
 use crate::lane::Waker;
+use crate::media::gather::packets;
 use crate::media::{FlowFault, FlowHandle, Flushed, Seal};
+use crate::memory::Segment;
 
 const NOW: Duration = Duration::from_secs(1);
 
@@ -136,6 +140,86 @@ fn packets_arrive_in_order_and_whole_in_both_directions() {
         }
     }
     assert!(one.tx.sent_bytes(one.flow) > 1_000_000);
+}
+
+const BURST_MTU: u32 = 4096;
+
+/// Headers of a packet of a run of WRITE packets with so much padding.
+fn headers(psn: u32, pad: u8) -> Headers {
+    Headers::new(Bth { psn: Psn::new(psn), pad, ..Bth::new(Opcode::RC_WRITE_MIDDLE) })
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_burst_arrives_as_its_packets_whether_or_not_there_is_room_for_it() {
+    const PACKETS: u32 = 300;
+    let data: Vec<u8> = (0..PACKETS * BURST_MTU - 3).map(|n| (n >> 3) as u8).collect();
+    // SAFETY: within `data`, which stays.
+    let segments = [(0, 5000), (5000, data.len() - 5000)]
+        .map(|(at, len)| unsafe { Segment::assume(data[at..].as_ptr(), len as u32) });
+    let all = [headers(1, 0), headers(2, 0), headers(PACKETS, 3)];
+    let burst = Burst {
+        path: PathId(0),
+        first: &all[0],
+        middle: &all[1],
+        last: &all[2],
+        packets: PACKETS,
+        mtu: BURST_MTU,
+        payload: Payload::Memory { segments: &segments, skip: 0, len: data.len() as u32 },
+        covered_twice: false,
+        changing: false,
+    };
+    let mut expected = Vec::new();
+    packets(&burst, |_, packet, _| expected.push(packet.to_vec())).unwrap();
+    let [mut one, mut other] = End::pair();
+    // More than the kernel takes, so that most of it waits here, and is moved there.
+    let mut taken = 0;
+    for _ in 0..8 {
+        one.tx.send(NOW, one.flow, &burst).unwrap();
+        taken += one.flush().sent as usize;
+    }
+    assert_eq!(one.streams.take_over(), []);
+    let mut got = Vec::new();
+    while got.len() < taken {
+        got.append(&mut other.receive().0);
+        one.flush();
+    }
+    assert!(got.iter().eq(expected.iter().cycle().take(taken)), "{taken}");
+    assert!(taken > PACKETS as usize, "{taken}");
+    assert_eq!(one.tx.next_deadline(), None);
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn what_can_t_be_read_is_left_out_and_the_stream_goes_on() {
+    let [mut one, mut other] = End::pair();
+    let data = [7; 100];
+    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
+    let segments = unsafe {
+        [
+            Segment::assume(data.as_ptr(), 100),
+            Segment::assume(std::ptr::without_provenance(64), 100),
+        ]
+    };
+    let all = [headers(1, 0), headers(2, 0)];
+    let burst = Burst {
+        path: PathId(0),
+        first: &all[0],
+        middle: &all[1],
+        last: &all[1],
+        packets: 2,
+        mtu: 100,
+        payload: Payload::Memory { segments: &segments, skip: 0, len: 200 },
+        covered_twice: false,
+        changing: false,
+    };
+    let table = crate::memory::MemoryTable::new();
+    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
+    assert_eq!(one.tx.send(NOW, one.flow, &burst), Err(Unread { sent: 1 }));
+    assert_eq!(one.flush().sent, 1);
+    assert_eq!(one.send(&packet(9)).sent, 1);
+    let got = other.receive_all(2);
+    assert_eq!((got[0].len(), &got[1]), (112, &packet(9)));
 }
 
 #[test]
