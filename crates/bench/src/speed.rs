@@ -3,7 +3,7 @@
 
 use crate::report::{Floor, Measurement, Report, median};
 use crate::udp::Style;
-use polypath_e2e::{Error, Finished, Lab, Options, Wiring};
+use polypath_e2e::{Error, Finished, Lab, Options, Program, Wiring};
 use std::time::Duration;
 
 /// The number of turns of each side in a throughput measurement.
@@ -62,26 +62,73 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             });
         }
     }
+    measure_tcp_path(report)
+}
+
+/// Measures a path over TCP, where UDP is blocked.
+fn measure_tcp_path(report: &mut Report) -> Result<(), Error> {
+    let lab = Lab::with(Options { links: 1, wiring: Wiring::Direct, ..Options::default() })?;
+    for host in 0..2 {
+        let of = "src 0.0.0.0/0 dst 0.0.0.0/0 proto udp dport 4791";
+        let words = format!("xfrm policy add {of} dir in action block");
+        let words: Vec<&str> = words.split(' ').collect();
+        lab.host(host).tool("ip", &words, "")?;
+    }
+    let (mut ours, mut tcp) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let words = ["ib_write_bw", "-s", "1048576", "-D", TURN_S, "-f", "1", "--report_gbits"];
+        let client = run_pair_with(&lab, "mp", Some("tcp=on"), &words)?;
+        ours.push(result(&client, 3)?);
+        tcp.push(iperf(&lab)?);
+    }
+    report.add(Measurement {
+        name: "mp over TCP, UDP blocked: RC write 1 MiB, Gbit/s".to_owned(),
+        ours: median(&ours),
+        ours_all: ours,
+        other: Some(("TCP".to_owned(), median(&tcp))),
+        other_all: tcp,
+        floor: Floor::None,
+        bound: Floor::None,
+    });
     Ok(())
 }
 
 /// Runs a perftest program between the hosts, and returns the client's output.
 pub(crate) fn run_pair(lab: &Lab, device: &str, words: &[&str]) -> Result<Finished, Error> {
-    let server = lab.host(0).verbs(words).device(Some(device)).spawn()?;
+    run_pair_with(lab, device, None, words)
+}
+
+/// The same with settings of mp.
+fn run_pair_with(
+    lab: &Lab,
+    device: &str,
+    settings: Option<&str>,
+    words: &[&str],
+) -> Result<Finished, Error> {
+    let with = |program: Program| match settings {
+        Some(settings) => program.env("POLYPATH_MP", settings),
+        None => program,
+    };
+    let server = with(lab.host(0).verbs(words).device(Some(device))).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
     let meet = lab.host(0).ipv4(0);
     let client = words.iter().copied().chain([meet.as_str()]);
-    let client = lab.host(1).verbs(client).device(Some(device)).run(LIMIT)?.expect_success()?;
+    let client = with(lab.host(1).verbs(client).device(Some(device)));
+    let client = client.run(LIMIT)?.expect_success()?;
     server.finish(LIMIT)?.expect_success()?;
     Ok(client)
 }
 
 /// Runs a perftest program between the hosts, and returns a column of its table.
 fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
-    let client = run_pair(lab, device, words)?;
+    result(&run_pair(lab, device, words)?, column)
+}
+
+/// A column of the table of a perftest client.
+fn result(client: &Finished, column: usize) -> Result<f64, Error> {
     let rows = client.lines.iter().skip_while(|line| !line.text.contains("#iterations")).skip(1);
     let mut cells = rows.filter_map(|row| row.text.split_whitespace().nth(column)?.parse().ok());
-    cells.next().ok_or_else(|| no_result(&client))
+    cells.next().ok_or_else(|| no_result(client))
 }
 
 /// Measures one TCP stream: Gbit/s as received.
