@@ -119,6 +119,8 @@ pub(crate) struct Host {
     pub(crate) worst_gap: Duration,
     pub(crate) acked: u64,
     pub(crate) received: u64,
+    /// How often each packet without a path's tag came.
+    came: BTreeMap<u64, u32>,
     /// Generations that this side has raised: nothing older may be accepted.
     pub(crate) fence: BTreeMap<u8, u16>,
 }
@@ -190,6 +192,7 @@ impl Net {
                 worst_gap: Duration::ZERO,
                 acked: 0,
                 received: 0,
+                came: BTreeMap::new(),
                 fence: BTreeMap::new(),
             }
         });
@@ -341,6 +344,12 @@ impl Net {
                     assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
                 }
                 h.received += 1;
+                let came = h.came.entry(id).or_default();
+                *came += u32::from(tag.is_none());
+                // As a responder does that is asked again and again.
+                if *came > 3 {
+                    h.paths.unheard(now, path);
+                }
                 self.send(host, kind, (dst, src, port), Wire::Ack { tag, id });
             }
             Wire::Ack { tag, id } => {
@@ -400,7 +409,10 @@ impl Net {
         let rtt = route.rtt.unwrap_or(MS);
         let oldest = h.outstanding.values().map(|o| o.first).min();
         if oldest.is_some_and(|at| now - at.max(h.last_ack) > (rtt * 3).max(3 * MS)) {
-            h.paths.suspect(now, route.path);
+            match route.tag {
+                Some(_) => h.paths.suspect(now, route.path),
+                None => h.paths.stalled(now, route.path, QPN[host], h.last_ack),
+            }
         }
         // Repeat what has been out for long, a little at a time.
         let late = now.saturating_sub((rtt * 4).max(10 * MS));
