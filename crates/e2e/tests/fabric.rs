@@ -205,3 +205,23 @@ fn plain_writes_leave_silent_ways() -> Result<(), Error> {
 fn plain_sends_leave_silent_ways() -> Result<(), Error> {
     plain_ends_leave_silent_ways("ib_send_bw")
 }
+
+/// What the connection managers send again leaves by another source port.
+#[test]
+fn connections_are_made_while_a_way_is_silent() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let fabric = Fabric::new(2)?;
+    let meet = fabric.address(0);
+    let server = fabric.host(0).verbs(["rping", "-s", "-P", "-a", &meet]).device(Some("roce"));
+    let server = server.spawn()?;
+    fabric.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    // One of them is the way of requests, or that of answers.
+    for way in 0..2 {
+        fabric.silence(way)?;
+        let client = fabric.host(1).verbs(["rping", "-c", "-a", &meet, "-C", "3"]);
+        let finished = client.device(Some("roce")).run(Duration::from_secs(120))?;
+        finished.expect_success()?;
+        fabric.heal(way)?;
+    }
+    server.expect_alive()
+}
