@@ -35,9 +35,9 @@ const REMEMBERED: usize = 256;
 
 /// The sending side.
 ///
-/// A MAD that is sent again was lost, or its answer was: it leaves by a random source port, which most likely
-/// leads another way through a fabric or another port of a bond. Everything else leaves by one port, so that it
-/// stays in order.
+/// A MAD that is sent again was lost, or its answer was: it leaves by a random source port, which most
+/// likely leads another way through a fabric or another port of a bond. Everything else leaves by one port,
+/// so that it stays in order.
 #[derive(Debug)]
 pub(crate) struct Qp1 {
     usual: Source,

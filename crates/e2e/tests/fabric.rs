@@ -178,7 +178,8 @@ fn nothing_is_corrupted_when_ways_fall_silent_in_turn() -> Result<(), Error> {
     programs.alive()
 }
 
-/// Plain RoCE has no probes: the ends find another way by what is not acknowledged, and by what is asked again.
+/// Plain RoCE has no probes: the ends find another way by what is not acknowledged, and by what is asked
+/// again.
 fn plain_ends_leave_silent_ways(program: &str) -> Result<(), Error> {
     let _share = share(PATIENT);
     // The longest time before retries run out, because a busy machine may keep an end from answering.

@@ -111,8 +111,8 @@ impl PathManager {
         self.set_port(path, port);
     }
 
-    /// A plain peer has acknowledged nothing of a queue pair since `since`: its path takes another source port
-    /// if it is time.
+    /// A plain peer has acknowledged nothing of a queue pair since `since`: its path takes another source
+    /// port if it is time.
     pub(crate) fn plain_stalled(&mut self, path: PathId, since: Duration) {
         let Some(p) = self.paths.get(path) else { return };
         // Others hear from it: the reason is not the way.
