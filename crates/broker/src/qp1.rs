@@ -1,5 +1,6 @@
 //! Queue pair 1: management datagrams over UDP.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use polypath_cm::{MadAddress, OutgoingMad};
@@ -29,17 +30,35 @@ const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
 /// The number of ports that are tried.
 const PORT_ATTEMPTS: u32 = 256;
 
+/// The number of MADs that are remembered, to know those that are sent again.
+const REMEMBERED: usize = 256;
+
 /// The sending side.
+///
+/// A MAD that is sent again was lost, or its answer was: it leaves by a random source port, which most
+/// likely leads another way through a fabric or another port of a bond. Everything else leaves by one port,
+/// so that it stays in order.
 #[derive(Debug)]
 pub(crate) struct Qp1 {
-    socket: UdpSocket,
-    port: u16,
+    usual: Source,
+    random: Random,
+    sent: Sent,
     psn: Psn,
 }
 
-impl Qp1 {
-    /// Opens the sending socket on a random source port.
-    pub(crate) fn new(mut random: impl FnMut() -> u32) -> std::io::Result<Self> {
+/// A socket and its port.
+#[derive(Debug)]
+struct Source {
+    socket: UdpSocket,
+    port: u16,
+}
+
+/// Where random numbers come from.
+type Random = fn() -> u32;
+
+impl Source {
+    /// Opens a socket on a random source port.
+    fn open(random: Random) -> std::io::Result<Self> {
         let socket = UdpSocket::new()?;
         socket.never_fragment()?;
         let mut attempts = 0;
@@ -48,9 +67,37 @@ impl Qp1 {
             match socket.bind(port) {
                 Err(error) if attempts == PORT_ATTEMPTS => return Err(error),
                 Err(_) => attempts += 1,
-                Ok(()) => return Ok(Self { socket, port, psn: Psn::new(random()) }),
+                Ok(()) => return Ok(Self { socket, port }),
             }
         }
+    }
+}
+
+/// The MADs that were sent last: where to, and the transaction identifier and attribute (IBTA 13.4.3).
+#[derive(Debug, Default)]
+struct Sent(VecDeque<(IpAddr, [u8; 8], [u8; 2])>);
+
+impl Sent {
+    /// Whether this MAD was sent to that host before. It is remembered.
+    fn is_again(&mut self, remote: IpAddr, mad: &[u8; MAD_LEN]) -> bool {
+        let [_, _, _, _, _, _, _, _, tid @ .., a, b] = *mad.first_chunk::<18>().unwrap_or(&[0; 18]);
+        let this = (remote, tid, [a, b]);
+        if self.0.contains(&this) {
+            return true;
+        }
+        if self.0.len() == REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back(this);
+        false
+    }
+}
+
+impl Qp1 {
+    /// Opens the sending socket on a random source port.
+    pub(crate) fn new(random: Random) -> std::io::Result<Self> {
+        let usual = Source::open(random)?;
+        Ok(Self { usual, random, sent: Sent::default(), psn: Psn::new(random()) })
     }
 
     /// Sends the answer to a ping.
@@ -61,19 +108,22 @@ impl Qp1 {
         through: u32,
         mad: &[u8; MAD_LEN],
     ) -> std::io::Result<()> {
-        let flow = Flow::new(local, remote, self.port);
+        let flow = Flow::new(local, remote, self.usual.port);
         let packet = build(&flow, self.psn, mad);
         self.psn = Psn::new(self.psn.get().wrapping_add(1));
-        self.socket.send(&packet, SocketAddr::new(remote, ROCE_PORT), local, through, 0)
+        self.usual.socket.send(&packet, SocketAddr::new(remote, ROCE_PORT), local, through, 0)
     }
 
     /// Sends a MAD. `through` is the interface to use, or 0 to follow the kernel's routes.
     pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
-        let flow = Flow::new(mad.local, mad.remote, self.port);
+        let again = self.sent.is_again(mad.remote, &mad.mad);
+        let another = again.then(|| Source::open(self.random).ok()).flatten();
+        let source = another.as_ref().unwrap_or(&self.usual);
+        let flow = Flow::new(mad.local, mad.remote, source.port);
         let packet = build(&flow, self.psn, &mad.mad);
         self.psn = Psn::new(self.psn.get().wrapping_add(1));
         let to = SocketAddr::new(mad.remote, ROCE_PORT);
-        self.socket.send(&packet, to, mad.local, through, mad.traffic_class)
+        source.socket.send(&packet, to, mad.local, through, mad.traffic_class)
     }
 }
 
@@ -197,6 +247,24 @@ mod tests {
         change(&mut packet);
         reseal(&mut packet);
         parse(&datagram(packet.len()), &packet).unwrap_err()
+    }
+
+    #[test]
+    fn a_mad_that_is_sent_again_is_known_for_a_while() {
+        let mut sent = Sent::default();
+        let mad = |tid: u16, attribute: u8| {
+            let mut mad = [7; MAD_LEN];
+            mad[8..10].copy_from_slice(&tid.to_be_bytes());
+            mad[17] = attribute;
+            mad
+        };
+        let (one, two) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        assert!(!sent.is_again(one, &mad(1, 0x10)));
+        assert!(sent.is_again(one, &mad(1, 0x10)) && sent.is_again(one, &mad(1, 0x10)));
+        assert!(!sent.is_again(one, &mad(1, 0x13)) && !sent.is_again(two, &mad(1, 0x10)));
+        assert!((1000..1000 + REMEMBERED as u16).all(|tid| !sent.is_again(one, &mad(tid, 0x10))));
+        assert_eq!(sent.0.len(), REMEMBERED);
+        assert!(!sent.is_again(one, &mad(1, 0x10)));
     }
 
     #[test]

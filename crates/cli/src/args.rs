@@ -143,14 +143,15 @@ pub(crate) struct Devices {
 /// Take paths out of service, or return them to service
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A path is named by its interface, by one of its addresses, or by both its addresses. It stays down
-until it is taken up again or the broker ends.
+A path is named by its interface, by one of its addresses, by both its addresses, or by its kind if that
+is local or tcp. It stays down until it is taken up again or the broker ends.
 
 Examples:
   polypath path down eth0                 every path over eth0
   polypath path down 10.0.0.2             every path from or to this address
   polypath path down 10.0.0.1-10.0.0.2    the one path between these two, local address first
   polypath path down local                every path through memory shared on this host
+  polypath path down tcp                  every path over TCP
   polypath path up eth0
 
 Exit status: 1 if the interface or the local address does not exist, or no broker runs.")]

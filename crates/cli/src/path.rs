@@ -3,8 +3,8 @@
 use crate::args::PathAction;
 use crate::error::CliError;
 use crate::text::count;
-use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
-use polypath_topology::{LOCAL, PathSelector, Table};
+use polypath_ipc::{Client, Hello, IpcError, Status, port, socket, status::PathStatus};
+use polypath_topology::{LOCAL, PathSelector, TCP, Table};
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -65,7 +65,11 @@ pub(crate) fn not_here(me: u32, users: &[u32], does: &str, command: &str) -> Opt
 /// The number of paths of running programs that the selector matches.
 fn matching(selector: &PathSelector, status: &Status) -> usize {
     let paths = status.processes.iter().flat_map(|process| &process.paths);
-    paths.filter(|path| selector.matches(&path.interface, path.local, path.remote)).count()
+    let matches = |path: &&PathStatus| match selector {
+        PathSelector::Interface(name) if name == TCP => path.kind == TCP,
+        _ => selector.matches(&path.interface, path.local, path.remote),
+    };
+    paths.filter(matches).count()
 }
 
 fn told(selector: &PathSelector, matching: usize, up: bool) -> String {
@@ -86,8 +90,8 @@ fn told(selector: &PathSelector, matching: usize, up: bool) -> String {
 fn unknown(selector: &PathSelector, status: &Status) -> Option<String> {
     let table = &status.broker.table;
     match selector {
-        // Paths through shared memory need no interface.
-        PathSelector::Interface(name) if name == LOCAL => None,
+        // These are kinds of paths.
+        PathSelector::Interface(name) if name == LOCAL || name == TCP => None,
         PathSelector::Interface(name) => table.port_by_name(name).is_none().then(|| {
             let known: Vec<&str> = table.ports.iter().map(|port| port.name.as_str()).collect();
             format!("interface `{name}` does not exist here (have: {})", known.join(", "))
@@ -144,7 +148,7 @@ mod tests {
         let said = unknown(&selector("eht0"), &status).unwrap();
         assert!(said.contains("`eht0` does not exist here (have: eth0)"), "{said}");
         assert!(unknown(&selector("10.9.9.9-10.0.0.2"), &status).unwrap().contains("10.0.0.1"));
-        for known in ["eth0", "10.9.9.9", "10.0.0.1-10.9.9.9"] {
+        for known in ["eth0", "local", "tcp", "10.9.9.9", "10.0.0.1-10.9.9.9"] {
             assert_eq!(unknown(&selector(known), &status), None);
         }
     }

@@ -31,6 +31,18 @@ impl Programs {
         Ok(Self { fabric, server, client })
     }
 
+    /// The same on a device that knows nothing of several paths.
+    fn plain(ways: usize, words: &[&str]) -> Result<Self, Error> {
+        let fabric = Fabric::new(ways)?;
+        let words = [words, &["--run_infinitely"]].concat();
+        let server = fabric.host(0).verbs(&words).device(Some("roce")).spawn()?;
+        server.wait_tcp_listen(18515, LIMIT)?;
+        let meet = fabric.address(0);
+        let words = [&words[..], &[&meet]].concat();
+        let client = fabric.host(1).verbs(words).device(Some("roce")).spawn()?;
+        Ok(Self { fabric, server, client })
+    }
+
     fn alive(&self) -> Result<(), Error> {
         self.client.expect_alive()?;
         self.server.expect_alive()
@@ -164,4 +176,53 @@ fn nothing_is_corrupted_when_ways_fall_silent_in_turn() -> Result<(), Error> {
         }
     }
     programs.alive()
+}
+
+/// Plain RoCE has no probes: the ends find another way by what is not acknowledged, and by what is asked
+/// again.
+fn plain_ends_leave_silent_ways(program: &str) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    // The longest time before retries run out, because a busy machine may keep an end from answering.
+    let programs = Programs::plain(2, &[program, "-u", "18"])?;
+    let much = |more: &[u64]| more.iter().any(|bytes| *bytes > DATA_LEAST);
+    programs.wait("data", LIMIT, much)?;
+    // One of them is the way of the data or of its acknowledgements; they may be the same.
+    for _ in 0..2 {
+        for way in 0..2 {
+            programs.fabric.silence(way)?;
+            programs.wait("data by the other way", LIMIT, |more| more[1 - way] > DATA_LEAST)?;
+            programs.fabric.heal(way)?;
+        }
+    }
+    programs.alive()
+}
+
+#[test]
+fn plain_writes_leave_silent_ways() -> Result<(), Error> {
+    plain_ends_leave_silent_ways("ib_write_bw")
+}
+
+#[test]
+fn plain_sends_leave_silent_ways() -> Result<(), Error> {
+    plain_ends_leave_silent_ways("ib_send_bw")
+}
+
+/// What the connection managers send again leaves by another source port.
+#[test]
+fn connections_are_made_while_a_way_is_silent() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let fabric = Fabric::new(2)?;
+    let meet = fabric.address(0);
+    let server = fabric.host(0).verbs(["rping", "-s", "-P", "-a", &meet]).device(Some("roce"));
+    let server = server.spawn()?;
+    fabric.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    // One of them is the way of requests, or that of answers.
+    for way in 0..2 {
+        fabric.silence(way)?;
+        let client = fabric.host(1).verbs(["rping", "-c", "-a", &meet, "-C", "3"]);
+        let finished = client.device(Some("roce")).run(Duration::from_secs(120))?;
+        finished.expect_success()?;
+        fabric.heal(way)?;
+    }
+    server.expect_alive()
 }

@@ -130,6 +130,17 @@ fn nothing_is_lost_when_udp_is_blocked_and_passes_again() -> Result<(), Error> {
         block_udp(&lab, false)?;
         wait_kind(&lab, both, "roce")?;
     }
+    // What either end takes down by hand is in use at neither, and is there again afterwards.
+    lab.host(0).polypath(&["path", "down", "tcp"])?;
+    until("no path over TCP to stand by", LIMIT, || {
+        let up = |path: &(String, String, u64)| path.0 == "tcp" && path.1 != "down";
+        Ok((!paths(lab.host(0))?.iter().any(up)).then_some(()))
+    })?;
+    lab.host(0).polypath(&["path", "up", "tcp"])?;
+    wait_standby(&lab, both)?;
+    block_udp(&lab, true)?;
+    wait_kind(&lab, both, "tcp")?;
+    block_udp(&lab, false)?;
     end_exact(programs)
 }
 

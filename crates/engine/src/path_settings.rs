@@ -66,8 +66,8 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         hold: settings.hold.unwrap_or(defaults.hold),
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
-        local: is_local_wanted(in_force) && !table.down.iter().any(is_all_local),
-        tcp: tcp_port(in_force).is_some(),
+        local: is_local_wanted(in_force) && !is_kind_down(table, topology::LOCAL),
+        tcp: tcp_port(in_force).is_some() && !is_kind_down(table, topology::TCP),
     }
 }
 
@@ -81,9 +81,9 @@ pub(crate) fn tcp_port(in_force: &InForce) -> Option<u16> {
     in_force.settings.tcp.unwrap_or(topology::TCP_DEFAULT).port()
 }
 
-/// Whether all paths through shared memory were taken down by hand.
-fn is_all_local(down: &PathSelector) -> bool {
-    matches!(down, PathSelector::Interface(name) if name == topology::LOCAL)
+/// Whether all paths of a kind were taken down by hand.
+fn is_kind_down(table: &Table, kind: &str) -> bool {
+    table.down.iter().any(|down| matches!(down, PathSelector::Interface(name) if name == kind))
 }
 
 fn mode(choice: PolicyChoice) -> Mode {

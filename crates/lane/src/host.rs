@@ -375,6 +375,10 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     fn suspect(&mut self, path: PathId, since: Duration) {
         self.shared.paths.stalled(self.shared.now, path, self.qpn, since);
     }
+
+    fn unheard(&mut self, path: PathId) {
+        self.shared.paths.unheard(self.shared.now, path);
+    }
 }
 
 impl<Q, O: Outside<Q>> Host for QpHost<'_, Q, O> {

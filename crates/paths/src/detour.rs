@@ -32,9 +32,13 @@ impl PathManager {
     }
 
     /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since
-    /// `since`: it may get another path of its own, which [`PathEvent::Detour`] tells.
+    /// `since`: it may get another path of its own, which [`PathEvent::Detour`] tells. The path of a plain
+    /// peer may get another source port instead.
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);
+        if matches!(self.paths.get(path).map(|p| p.role), Some(Role::Plain { .. })) {
+            return self.plain_stalled(path, since);
+        }
         if self.clock.now().saturating_sub(since) >= STALL {
             self.consider_detour(path, Qpn(qpn), since);
         }

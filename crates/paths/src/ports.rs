@@ -9,6 +9,11 @@
 //! and goes back once that has answered for a while. Otherwise no path would use a way any more that was
 //! repaired.
 //!
+//! A plain peer answers no probes. What tells that its way may be bad are queue pairs of which nothing is
+//! acknowledged for a while, and requests that it repeats although they were answered. Then its path takes
+//! another port, as Linux' TCP does when it sends again.
+//! Peers know a connection by its addresses and queue pair numbers, never by the source port (IBTA A17.9.2).
+//!
 //! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
 //! both carry. The pace is bounded ([`turns`](crate::turns)), because each port is a socket, and because
 //! one end must stay with a good port for long enough that the other one finds one, too.
@@ -28,6 +33,12 @@ use polypath_types::{PathId, PathKind};
 const PROBES_UNKNOWN: u32 = 6;
 /// Draws of a port until it is taken even if another path has it. 8 of 16,384 may be taken.
 const DRAWS: u32 = 8;
+/// Data to a plain peer is outstanding for at least so long before its path takes another port. Between two
+/// changes there is as much time, doubled after every second change, at most so often.
+const PLAIN_WAIT: Duration = Duration::from_millis(20);
+const PLAIN_DOUBLINGS: u32 = 6;
+/// After so long without a change, the next one comes as soon as the first.
+const PLAIN_CALM: Duration = Duration::from_secs(10);
 
 impl PathManager {
     /// A random source port that no path of the association between these addresses has, and that is not
@@ -97,6 +108,49 @@ impl PathManager {
         if sibling_lives {
             p.probes.interval = Duration::ZERO;
         }
+        self.set_port(path, port);
+    }
+
+    /// A plain peer has acknowledged nothing of a queue pair since `since`: its path takes another source
+    /// port if it is time.
+    pub(crate) fn plain_stalled(&mut self, path: PathId, since: Duration) {
+        let Some(p) = self.paths.get(path) else { return };
+        // Others hear from it: the reason is not the way.
+        let heard = p.last_progress.is_some_and(|at| at > since);
+        if !heard && self.clock.now().saturating_sub(since) >= PLAIN_WAIT {
+            self.turn_plain_port(path);
+        }
+    }
+
+    /// The peer of a plain path has sent a request again and again although it was answered each time: the
+    /// answers do not arrive, so the path takes another source port if it is time. Has no effect on other
+    /// paths.
+    pub fn unheard(&mut self, now: Duration, path: PathId) {
+        self.advance(now);
+        self.turn_plain_port(path);
+    }
+
+    fn turn_plain_port(&mut self, path: PathId) {
+        let now = self.clock.now();
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let line = p.address.line();
+        if !matches!(p.role, Role::Plain { .. }) || line.kind != PathKind::Udp || !p.usable() {
+            return;
+        }
+        let current = p.address.source_port;
+        if p.turns.calm_since(now) > PLAIN_CALM {
+            p.turns.settle(now, current);
+        }
+        let changes = p.turns.changes();
+        let calm = p.turns.calm_since(now);
+        // Who hears the peer, and is not heard, has the bad way. The other one stays, for as long as it can.
+        let heard = now.saturating_sub(p.heard_at) < calm;
+        let wait = PLAIN_WAIT * (1 << (changes / 2).min(PLAIN_DOUBLINGS)) * (2 - u32::from(heard));
+        if changes > 0 && calm < wait {
+            return;
+        }
+        p.turns.change(now, current);
+        let port = self.port_of_another_way(line.pair, current);
         self.set_port(path, port);
     }
 

@@ -71,6 +71,25 @@ impl PathManager {
         self.set_port(index, port);
     }
 
+    /// A random source port that most likely leads another way than this one. Over a bond whose hash is known
+    /// it leads to another of its ports, if it has another that is usable.
+    pub(crate) fn port_of_another_way(&mut self, pair: Pair, current: u16) -> u16 {
+        let random = &mut self.port_random;
+        let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;
+        let lag = self.local.lag(self.local.ifindex_of(pair.0));
+        let member = |port| lag.and_then(|lag| lag.leaves_by(pair, port));
+        let by = member(current);
+        let another = |port| port != current && (by.is_none() || member(port) != by);
+        let mut port = draw();
+        for _ in 0..DRAWS {
+            if another(port) {
+                break;
+            }
+            port = draw();
+        }
+        port
+    }
+
     /// A random source port; one that leads to the port of the bond for the n-th path between these
     /// addresses, if they are over a bond.
     pub(crate) fn draw_port(&mut self, pair: Pair, n: u8) -> u16 {

@@ -78,6 +78,11 @@ impl PortTurns {
         self.changes
     }
 
+    /// For how long it has had the current port.
+    pub(crate) fn calm_since(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.changed_at)
+    }
+
     /// A probe goes out by the current port.
     pub(crate) fn ask(&mut self, now: Duration) {
         self.asked = self.asked.saturating_add(1);

@@ -25,6 +25,9 @@ pub enum BondingError {
 /// What stands in place of an interface for paths through shared memory.
 pub const LOCAL: &str = "local";
 
+/// What stands in place of an interface for paths over TCP streams.
+pub const TCP: &str = "tcp";
+
 /// Whether peers on the same host are reached through shared memory if nothing is said of it.
 pub const LOCAL_DEFAULT: bool = false;
 

@@ -46,7 +46,8 @@ pub mod table;
 pub use bond::BOND;
 pub use bond_options::{BondMode, BondOptions, HashPolicy};
 pub use bonding::{
-    AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect, TCP_DEFAULT, Tcp,
+    AffinityRule, Bonding, BondingError, LOCAL, LOCAL_DEFAULT, Policy, Reselect, TCP, TCP_DEFAULT,
+    Tcp,
 };
 pub use choice::Choice;
 pub use device::{

@@ -107,6 +107,9 @@ pub trait Paths {
     /// Nothing of this queue pair was acknowledged on any path since `since`, not counting time in
     /// which this process did not run.
     fn suspect(&mut self, path: PathId, since: Duration);
+    /// Says that the peer repeats a request again and again, although it was answered by `path` each time:
+    /// the answers do not arrive. Only for packets without a path tag. By default nothing follows.
+    fn unheard(&mut self, _path: PathId) {}
 }
 
 /// The receiver of events and explanations.

@@ -190,3 +190,23 @@ fn a_source_port_that_a_program_chose_stays_with_a_plain_peer() {
         assert!(paths.alive().any(|alive| alive == path));
     }
 }
+
+#[test]
+fn a_silent_plain_peer_is_tried_by_another_port_of_the_bond() {
+    for usable in [&[true, true][..], &[true, true, true], &[true, false, true], &[false, true]] {
+        let off = Config { multipath: false, ..Config::default() };
+        let mut net = Net::with(1, 1, [off.clone(), off]);
+        tell(&mut net, 0, usable);
+        net.connect();
+        let paths = &mut net.hosts[0].paths;
+        let path = paths.path_ids().next().unwrap();
+        let mut before = paths.lag_member(path).unwrap();
+        for second in 1..20 {
+            paths.stalled(SECOND * 3 * second, path, QPN[0], Duration::ZERO);
+            let now = paths.lag_member(path).unwrap();
+            let only = usable.iter().filter(|usable| **usable).count() == 1;
+            assert_eq!(now == before, only, "{usable:?}");
+            before = now;
+        }
+    }
+}

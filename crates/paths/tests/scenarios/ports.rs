@@ -25,6 +25,65 @@ fn with_ports(seed: u64, links: usize, ports: [u8; 2], ways: u32) -> Net {
     net
 }
 
+/// Two hosts that know each other as plain peers, with one link of so many ways.
+fn plain(seed: u64, ways: u32) -> Net {
+    let off = Config { multipath: false, ..Config::default() };
+    let mut net = Net::with(seed, 1, [off.clone(), off]);
+    net.links[0].ways = ways;
+    net.connect();
+    net
+}
+
+#[test]
+fn plain_peers_leave_a_silent_way_whichever_of_them_has_data_to_send() {
+    let mut all_changes = 0;
+    for seed in 0..SEEDS {
+        for senders in [&[0][..], &[1], &[0, 1]] {
+            let mut net = plain(seed, 2);
+            for host in senders {
+                net.hosts[*host].traffic = true;
+            }
+            net.run(300 * MS);
+            assert_eq!(changes(&net), 0, "seed {seed}");
+            net.links[0].cut_ways = vec![(seed % 2) as u32];
+            net.run(SECOND);
+            let acked = senders.iter().map(|host| net.hosts[*host].acked).collect::<Vec<_>>();
+            let settled = changes(&net);
+            net.run(SECOND);
+            for (host, before) in senders.iter().zip(acked) {
+                let host = &net.hosts[*host];
+                assert!(host.acked > before + 100, "seed {seed}, senders {senders:?}");
+                assert!(host.worst_gap < 500 * MS, "seed {seed}: {:?}", host.worst_gap);
+            }
+            assert_eq!(changes(&net), settled, "a port by which the peer answers is kept");
+            all_changes += settled;
+        }
+    }
+    assert!(all_changes > 0);
+}
+
+/// Nothing answers by any way: sockets are not opened without end.
+#[test]
+fn a_dead_plain_peer_has_few_port_changes() {
+    let mut net = plain(1, 2);
+    net.hosts[0].traffic = true;
+    net.run(300 * MS);
+    net.links[0].cut_ways = vec![0, 1];
+    net.run(SECOND * 60);
+    let made = changes(&net);
+    assert!((10..60).contains(&made), "{made}");
+}
+
+#[test]
+fn loss_alone_changes_no_ports_of_plain_peers() {
+    let mut net = plain(3, 2);
+    net.links[0].loss_per_mille = 20;
+    net.hosts.iter_mut().for_each(|host| host.traffic = true);
+    net.run(SECOND * 5);
+    assert!(net.hosts.iter().all(|host| host.acked > 1000));
+    assert!(changes(&net) < 5, "{}", changes(&net));
+}
+
 fn ports(net: &Net, host: usize) -> Vec<u16> {
     net.paths(host).iter().map(|path| path.address.source_port).collect()
 }

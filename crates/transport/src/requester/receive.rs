@@ -8,7 +8,7 @@ use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
 use super::tally::Tally;
-use super::timers::probe_limit;
+use super::timers::{Timers, probe_limit};
 use super::{Requester, micros, psn};
 use crate::PACKET_COST;
 use crate::cause::Cause;
@@ -18,6 +18,10 @@ use crate::host::Host;
 use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
 use polypath_types::{PathId, QpState, WcStatus};
+
+/// How a lack of progress is counted: now, the ACK timeout, whether there are several paths, and when a
+/// probe is due. Returns false if no retry is left.
+type Retry = fn(&mut Timers, Duration, u8, bool, Option<Duration>) -> bool;
 
 /// Longer round trips than this are accidents, not measurements.
 const RTT_MAX_US: u32 = 10_000_000;
@@ -261,7 +265,7 @@ impl Requester {
         }
         let mut tally = Tally::default();
         self.miss_answers(to, answer, &mut tally);
-        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, answer, Timers::implied, host) {
             tally.lost(true, host);
             return;
         }
@@ -280,10 +284,12 @@ impl Requester {
         core: &mut Core,
         una: u64,
         answer: &Answer,
+        retry: Retry,
         host: &mut H,
     ) -> bool {
         if self.flight.una() != una
-            || self.timers.replay(
+            || retry(
+                &mut self.timers,
                 answer.now,
                 core.attr.timeout,
                 core.multipath,
@@ -342,7 +348,7 @@ impl Requester {
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
         }
-        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, answer, Timers::replay, host) {
             tally.lost(true, host);
             return;
         }

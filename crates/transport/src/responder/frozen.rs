@@ -194,6 +194,7 @@ impl Responder {
             waiting,
             ending,
             held: false,
+            repeated: None,
         })
     }
 }

@@ -40,6 +40,9 @@ const AGAIN_MAX: usize = 256;
 /// negative.
 const SEQ_BASE: u64 = 1 << 24;
 
+/// So many repetitions of a request show that its answers do not arrive.
+const REPEATS: u8 = 3;
+
 /// Whether a request has an answer of its own, which acknowledges it.
 fn is_answered(opcode: Opcode) -> bool {
     opcode.is_read_request() || opcode.is_atomic() || opcode.is_atomic_write() || opcode.is_flush()
@@ -122,6 +125,8 @@ pub(crate) struct Responder {
     ending: bool,
     /// Whether no living path can carry answers.
     held: bool,
+    /// The first request that came again since the last new one, and how often it did.
+    repeated: Option<(Psn, u8)>,
 }
 
 impl Responder {
@@ -139,6 +144,7 @@ impl Responder {
             waiting: false,
             ending: false,
             held: false,
+            repeated: None,
         }
     }
 
@@ -230,6 +236,7 @@ impl Responder {
             Outcome::Done(n) => {
                 self.next += u64::from(n);
                 self.complained = false;
+                self.repeated = None;
                 self.reorder.advance(n, host);
                 let opcode = headers.bth.opcode.base();
                 if is_answered(opcode) {
@@ -299,6 +306,7 @@ impl Responder {
         let reply = Reply::to(h, from);
         if !is_answered(h.bth.opcode.base()) {
             count_duplicate(core, reply);
+            self.note_repeated(psn, reply, host);
             // What was sent by two paths is answered for each of them, and as seldom.
             if h.bth.ack_req || !reply.twice {
                 self.acknowledge(reply);
@@ -310,6 +318,7 @@ impl Responder {
             return;
         };
         count_duplicate(core, reply);
+        self.note_repeated(psn, reply, host);
         let reth = h.reth.unwrap_or_default();
         match again {
             Again::Read { pd, packets } => {
@@ -330,6 +339,19 @@ impl Responder {
                 let job = ReadJob::new(psn, &nothing, core.peer_pd, true, self.msn, reply);
                 self.repeat(core, Job::Read(job), 1);
             }
+        }
+    }
+
+    /// A plain peer sends a request again once if the request or its answer was lost, and again and again if
+    /// no answer arrives.
+    fn note_repeated<H: Host>(&mut self, psn: Psn, reply: Reply, host: &mut H) {
+        let (first, times) = self.repeated.get_or_insert((psn, 0));
+        if reply.multipath || *first != psn {
+            return;
+        }
+        *times = times.saturating_add(1);
+        if *times >= REPEATS {
+            host.unheard(reply.path);
         }
     }
 

@@ -63,6 +63,8 @@ pub struct SimHost {
     pub sent_twice: [u64; 2],
     /// The answers that came by each path, and the bytes that they stand for, if they are a part.
     pub answers: [Vec<Option<u32>>; 2],
+    /// The paths by which answers do not arrive, as told.
+    pub unheard: Vec<PathId>,
     pub srq: VecDeque<RecvWr>,
     /// Shared receive queues of XRC, by number.
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
@@ -126,6 +128,7 @@ impl SimHost {
             twin_window: None,
             sent_twice: [0; 2],
             answers: [Vec::new(), Vec::new()],
+            unheard: Vec::new(),
             srq: VecDeque::new(),
             xrc: BTreeMap::new(),
             xrc_completions: Vec::new(),
@@ -410,6 +413,10 @@ impl Paths for SimHost {
 
     fn sent_twice(&mut self, path: PathId, bytes: u32) {
         self.sent_twice[path.0 as usize] += u64::from(bytes);
+    }
+
+    fn unheard(&mut self, path: PathId) {
+        self.unheard.push(path);
     }
 
     fn answered(&mut self, path: PathId, _: u32, bytes: Option<u32>, rtt: Option<Duration>) {

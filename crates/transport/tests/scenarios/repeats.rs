@@ -275,3 +275,31 @@ fn atomics_and_empty_answers_are_repeated_only_to_who_asked() {
         assert_eq!((p.nodes[1].host.atomics, p.nodes[1].host.atomic_writes), (1, 1));
     }
 }
+
+/// One repetition follows any loss; many show that the answers are lost each time.
+#[test]
+fn a_plain_peer_that_repeats_a_request_again_and_again_does_not_hear_the_answers() {
+    for mut p in pairs() {
+        let plain = !p.nodes[1].qp.is_multipath();
+        let unheard = |p: &Pair| p.nodes[1].host.unheard.clone();
+        p.nodes[0].post(0, SendOp::Read { va: 0x100, rkey: ALL }, 0, 3000);
+        p.run();
+        for _ in 0..2 {
+            for (k, va, len) in [(0, 0x100, 3000), (1, 0x500, 1976)] {
+                forge(&mut p, read(start().add(k), va, ALL, len));
+            }
+        }
+        assert_eq!(unheard(&p), []);
+        forge(&mut p, read(start(), 0x100, ALL, 3000));
+        assert_eq!(unheard(&p), if plain { vec![PathId(0)] } else { vec![] });
+        // A new request shows that the answers have arrived.
+        p.run();
+        p.nodes[0].post(1, SendOp::Write { va: 0x8000, rkey: ALL }, 0, 100);
+        p.run();
+        p.nodes[1].host.unheard.clear();
+        for _ in 0..2 {
+            forge(&mut p, read(start(), 0x100, ALL, 3000));
+        }
+        assert_eq!(unheard(&p), []);
+    }
+}

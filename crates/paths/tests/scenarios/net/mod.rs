@@ -1,13 +1,15 @@
 //! Two path managers in virtual time, joined by links that lose, delay and get cut.
 #![allow(dead_code, reason = "each test binary and the example use a part of it")]
 
+mod seen;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::{
     Config, Handled, LaneIdentity, LocalAddress, PathEvent, PathId, PathKind, PathManager,
-    PathOptions, PathState, PathStatus, PathTag, PeerId, Refused, StreamEnds,
+    PathOptions, PathTag, PeerId, StreamEnds,
 };
 use polypath_wire::packet::Packet;
 
@@ -119,6 +121,8 @@ pub(crate) struct Host {
     pub(crate) worst_gap: Duration,
     pub(crate) acked: u64,
     pub(crate) received: u64,
+    /// How often each packet without a path's tag came.
+    came: BTreeMap<u64, u32>,
     /// Generations that this side has raised: nothing older may be accepted.
     pub(crate) fence: BTreeMap<u8, u16>,
 }
@@ -190,6 +194,7 @@ impl Net {
                 worst_gap: Duration::ZERO,
                 acked: 0,
                 received: 0,
+                came: BTreeMap::new(),
                 fence: BTreeMap::new(),
             }
         });
@@ -341,6 +346,12 @@ impl Net {
                     assert!(tag.generation >= fence, "{now:?}: packet of before the fence");
                 }
                 h.received += 1;
+                let came = h.came.entry(id).or_default();
+                *came += u32::from(tag.is_none());
+                // As a responder does that is asked again and again.
+                if *came > 3 {
+                    h.paths.unheard(now, path);
+                }
                 self.send(host, kind, (dst, src, port), Wire::Ack { tag, id });
             }
             Wire::Ack { tag, id } => {
@@ -400,7 +411,10 @@ impl Net {
         let rtt = route.rtt.unwrap_or(MS);
         let oldest = h.outstanding.values().map(|o| o.first).min();
         if oldest.is_some_and(|at| now - at.max(h.last_ack) > (rtt * 3).max(3 * MS)) {
-            h.paths.suspect(now, route.path);
+            match route.tag {
+                Some(_) => h.paths.suspect(now, route.path),
+                None => h.paths.stalled(now, route.path, QPN[host], h.last_ack),
+            }
         }
         // Repeat what has been out for long, a little at a time.
         let late = now.saturating_sub((rtt * 4).max(10 * MS));
@@ -543,78 +557,5 @@ impl Net {
         let at = self.now + link.delay + self.rng.time(link.jitter);
         self.sequence += 1;
         self.flying.insert((at, self.sequence), flying);
-    }
-
-    pub(crate) fn agreed(&self) -> bool {
-        (0..2).all(|h| self.has(h, |e| matches!(e, PathEvent::MultipathAgreed { .. })))
-    }
-
-    pub(crate) fn has(&self, host: usize, what: impl Fn(&PathEvent) -> bool) -> bool {
-        self.hosts[host].events.iter().any(|(_, e)| what(e))
-    }
-
-    pub(crate) fn count(&self, host: usize, what: impl Fn(&PathEvent) -> bool) -> usize {
-        self.hosts[host].events.iter().filter(|(_, e)| what(e)).count()
-    }
-
-    pub(crate) fn deaths(&self) -> usize {
-        (0..2).map(|h| self.count(h, |e| matches!(e, PathEvent::PathDead { .. }))).sum()
-    }
-
-    /// The paths to the peer, in the order of their numbers.
-    pub(crate) fn paths(&self, host: usize) -> Vec<PathStatus> {
-        let mut paths = self.hosts[host].paths.status().peers[0].paths.clone();
-        paths.sort_by_key(|path| path.tag.map(|tag| tag.id));
-        paths
-    }
-
-    pub(crate) fn up_paths(&self, host: usize) -> usize {
-        let status = self.hosts[host].paths.status();
-        let up = |p: &&PathStatus| p.state == PathState::Up;
-        status.peers[0].paths.iter().filter(up).count()
-    }
-
-    pub(crate) fn forget_events(&mut self) {
-        for h in &mut self.hosts {
-            h.events.clear();
-        }
-    }
-
-    /// The link that a host sends on.
-    pub(crate) fn active_link(&mut self, host: usize) -> Option<usize> {
-        let h = &mut self.hosts[host];
-        let route = h.paths.route(h.peer?)?;
-        let local = h.paths.path(route.path)?.local;
-        (0..self.links.len()).find(|l| ip(*l, host) == local)
-    }
-
-    /// Both ends know the same paths by the same numbers.
-    pub(crate) fn assert_same_paths(&self) {
-        let list = |h: usize| {
-            let mut list: Vec<_> = self.hosts[h].paths.status().peers[0]
-                .paths
-                .iter()
-                .map(|p| {
-                    let a = p.address;
-                    let ends = if h == 0 { (a.local, a.remote) } else { (a.remote, a.local) };
-                    (p.tag, ends)
-                })
-                .collect();
-            list.sort_by_key(|(tag, _)| tag.map(|t| t.id));
-            list
-        };
-        assert_eq!(list(0), list(1));
-    }
-
-    pub(crate) fn refused(&self, host: usize, why: Refused) -> u64 {
-        let r = self.hosts[host].paths.refusals();
-        match why {
-            Refused::Authentication => r.authentication,
-            Refused::Replay => r.replay,
-            Refused::Generation => r.generation,
-            Refused::NoAssociation => r.no_association,
-            Refused::UnknownSource => r.unknown_source,
-            _ => panic!("not counted here"),
-        }
     }
 }
