@@ -261,7 +261,7 @@ impl Requester {
         }
         let mut tally = Tally::default();
         self.miss_answers(to, answer, &mut tally);
-        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, true, answer, host) {
             tally.lost(true, host);
             return;
         }
@@ -273,23 +273,28 @@ impl Requester {
     }
 
     /// What the peer has refused or not answered is to be sent again. This is a retry
-    /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before.
-    /// Returns false if no retry was left and the work request has failed.
+    /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before, or
+    /// the refusal is only `implied` and belongs to an attempt that was counted. Returns false if no retry was left and the work request has failed.
     fn may_replay<H: Host>(
         &mut self,
         core: &mut Core,
         una: u64,
+        implied: bool,
         answer: &Answer,
         host: &mut H,
     ) -> bool {
-        if self.flight.una() != una
-            || self.timers.replay(
-                answer.now,
-                core.attr.timeout,
-                core.multipath,
-                self.flight.oldest_due(probe_limit(core.attr.timeout)),
-            )
-        {
+        if self.flight.una() != una {
+            return true;
+        }
+        let (now, timeout, multipath) = (answer.now, core.attr.timeout, core.multipath);
+        let due = self.flight.oldest_due(probe_limit(timeout));
+        let may = if implied {
+            let round_trip = self.flight.guard(answer.from);
+            self.timers.replay_implied(now, timeout, multipath, due, round_trip)
+        } else {
+            self.timers.replay(now, timeout, multipath, due)
+        };
+        if may {
             return true;
         }
         if !core.gives_up(host) {
@@ -342,7 +347,7 @@ impl Requester {
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
         }
-        if !tally.is_empty() && !self.may_replay(core, una, answer, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, false, answer, host) {
             tally.lost(true, host);
             return;
         }

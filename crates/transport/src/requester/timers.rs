@@ -72,6 +72,10 @@ pub(crate) struct Timers {
     /// Whether the ACK timeout was prolonged once because this process did not run.
     prolonged: bool,
     retries_left: u8,
+    /// The next implied NAK that counts as a retry is one after this time,
+    implied_from: Duration,
+    /// which is so long after the last one that counted.
+    implied_wait: Duration,
     rnr_left: u8,
     rnr_until: Option<Duration>,
 }
@@ -84,6 +88,8 @@ impl Timers {
             progress_at: Duration::ZERO,
             prolonged: false,
             retries_left: 0,
+            implied_from: Duration::ZERO,
+            implied_wait: Duration::ZERO,
             rnr_left: 0,
             rnr_until: None,
         }
@@ -140,6 +146,7 @@ impl Timers {
         self.stalled_from = now;
         self.prolonged = false;
         self.retries_left = retry_cnt;
+        self.implied_wait = Duration::ZERO;
         self.rnr_left = rnr_retry;
     }
 
@@ -222,6 +229,26 @@ impl Timers {
             return true;
         }
         self.has_multipath_patience(now, multipath)
+    }
+
+    /// The same for an answer of what came later (implied NAK, IBTA 9.7.5.1.1), where `round_trip` is
+    /// that of the path. Each duplicate of the later request that was on its way has such an answer, so
+    /// they count as one attempt. If queues have grown, they come for longer than a measured round trip:
+    /// the next attempt is waited for twice as long.
+    pub(crate) fn replay_implied(
+        &mut self,
+        now: Duration,
+        timeout: u8,
+        multipath: bool,
+        probe: Option<Duration>,
+        round_trip: Duration,
+    ) -> bool {
+        if self.implied_wait != Duration::ZERO && now < self.implied_from {
+            return true;
+        }
+        self.implied_wait = (self.implied_wait * 2).max(round_trip);
+        self.implied_from = now + self.implied_wait;
+        self.replay(now, timeout, multipath, probe)
     }
 
     fn has_multipath_patience(&self, now: Duration, multipath: bool) -> bool {
