@@ -274,7 +274,8 @@ impl Requester {
 
     /// What the peer has refused or not answered is to be sent again. This is a retry
     /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before, or
-    /// the refusal is only `implied` and belongs to an attempt that was counted. Returns false if no retry was left and the work request has failed.
+    /// the refusal is only `implied` and belongs to an attempt that was counted. Returns false if no
+    /// retry was left and the work request has failed.
     fn may_replay<H: Host>(
         &mut self,
         core: &mut Core,
