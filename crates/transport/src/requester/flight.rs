@@ -23,11 +23,12 @@ mod probes;
 mod twice;
 mod unheard;
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::on_path::{OnPath, OnPaths};
+use super::on_path::{GUARD_UNMEASURED_US, OnPath, OnPaths};
 use super::tally::Tally;
 use crate::PACKET_COST;
 use crate::host::Host;
@@ -210,6 +211,12 @@ impl Flight {
     fn is_younger(&self, slot: &Slot, now_us: u32, round_trips: u32) -> bool {
         let guard_us = self.paths.get(slot.path).map_or(0, OnPath::guard_us);
         now_us.wrapping_sub(slot.sent_us) < guard_us.saturating_mul(round_trips)
+    }
+
+    /// For how long after a packet was sent again a complaint may be about the first time.
+    pub(super) fn guard(&self, path: PathId) -> Duration {
+        let guard_us = self.paths.get(path).map_or(GUARD_UNMEASURED_US, OnPath::guard_us);
+        Duration::from_micros(guard_us.into())
     }
 
     /// The round trip of a path in microseconds, if one was measured.

@@ -28,7 +28,7 @@ const PROBE_MAX: Duration = Duration::from_millis(200);
 
 /// For this long, a complaint is taken to be about the first transmission, if no round trip was
 /// measured.
-const GUARD_UNMEASURED_US: u32 = 1000;
+pub(super) const GUARD_UNMEASURED_US: u32 = 1000;
 
 /// After so many probes in a row the next one comes late.
 const PROBES_OFTEN: u32 = 3;

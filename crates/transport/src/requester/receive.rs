@@ -8,7 +8,7 @@ use polypath_wire::packet::Packet;
 use polypath_wire::psn::Psn;
 
 use super::tally::Tally;
-use super::timers::{Timers, probe_limit};
+use super::timers::probe_limit;
 use super::{Requester, micros, psn};
 use crate::PACKET_COST;
 use crate::cause::Cause;
@@ -18,10 +18,6 @@ use crate::host::Host;
 use crate::rq::{ScatterError, scatter};
 use crate::sq::Body;
 use polypath_types::{PathId, QpState, WcStatus};
-
-/// How a lack of progress is counted: now, the ACK timeout, whether there are several paths, and when a
-/// probe is due. Returns false if no retry is left.
-type Retry = fn(&mut Timers, Duration, u8, bool, Option<Duration>) -> bool;
 
 /// Longer round trips than this are accidents, not measurements.
 const RTT_MAX_US: u32 = 10_000_000;
@@ -265,7 +261,7 @@ impl Requester {
         }
         let mut tally = Tally::default();
         self.miss_answers(to, answer, &mut tally);
-        if !tally.is_empty() && !self.may_replay(core, una, answer, Timers::implied, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, true, answer, host) {
             tally.lost(true, host);
             return;
         }
@@ -277,25 +273,29 @@ impl Requester {
     }
 
     /// What the peer has refused or not answered is to be sent again. This is a retry
-    /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before.
-    /// Returns false if no retry was left and the work request has failed.
+    /// (IBTA 9.9.2.1) unless the first unacknowledged packet, `una`, is another one than before, or
+    /// the refusal is only `implied` and belongs to an attempt that was counted. Returns false if no
+    /// retry was left and the work request has failed.
     fn may_replay<H: Host>(
         &mut self,
         core: &mut Core,
         una: u64,
+        implied: bool,
         answer: &Answer,
-        retry: Retry,
         host: &mut H,
     ) -> bool {
-        if self.flight.una() != una
-            || retry(
-                &mut self.timers,
-                answer.now,
-                core.attr.timeout,
-                core.multipath,
-                self.flight.oldest_due(probe_limit(core.attr.timeout)),
-            )
-        {
+        if self.flight.una() != una {
+            return true;
+        }
+        let (now, timeout, multipath) = (answer.now, core.attr.timeout, core.multipath);
+        let due = self.flight.oldest_due(probe_limit(timeout));
+        let may = if implied {
+            let round_trip = self.flight.guard(answer.from);
+            self.timers.replay_implied(now, timeout, multipath, due, round_trip)
+        } else {
+            self.timers.replay(now, timeout, multipath, due)
+        };
+        if may {
             return true;
         }
         if !core.gives_up(host) {
@@ -348,7 +348,7 @@ impl Requester {
             let next = self.flight.next();
             self.flight.lose_range(seq, next, &mut tally);
         }
-        if !tally.is_empty() && !self.may_replay(core, una, answer, Timers::replay, host) {
+        if !tally.is_empty() && !self.may_replay(core, una, false, answer, host) {
             tally.lost(true, host);
             return;
         }

@@ -59,10 +59,6 @@ pub(crate) enum Expired {
     Exhausted,
 }
 
-/// Implied NAKs that follow each other within this time, or within the ACK timeout if that is shorter, are
-/// counted as one retry.
-const IMPLIED_APART: Duration = Duration::from_millis(10);
-
 /// The requester's timers and retry counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers {
@@ -76,8 +72,10 @@ pub(crate) struct Timers {
     /// Whether the ACK timeout was prolonged once because this process did not run.
     prolonged: bool,
     retries_left: u8,
-    /// When an implied NAK was last counted as a retry.
-    implied_at: Option<Duration>,
+    /// The next implied NAK that counts as a retry is one after this time,
+    implied_from: Duration,
+    /// which is so long after the last one that counted.
+    implied_wait: Duration,
     rnr_left: u8,
     rnr_until: Option<Duration>,
 }
@@ -90,7 +88,8 @@ impl Timers {
             progress_at: Duration::ZERO,
             prolonged: false,
             retries_left: 0,
-            implied_at: None,
+            implied_from: Duration::ZERO,
+            implied_wait: Duration::ZERO,
             rnr_left: 0,
             rnr_until: None,
         }
@@ -147,6 +146,7 @@ impl Timers {
         self.stalled_from = now;
         self.prolonged = false;
         self.retries_left = retry_cnt;
+        self.implied_wait = Duration::ZERO;
         self.rnr_left = rnr_retry;
     }
 
@@ -213,26 +213,9 @@ impl Timers {
         true
     }
 
-    /// The peer has answered what came later than what is waited for (IBTA 9.7.5.1.1, implied NAK), and there
-    /// was no progress. This is as [`Self::replay`], but duplicates of requests are answered each, often many
-    /// at once, and a plain answer does not say which copy it is for. So they are counted once in a while.
-    pub(crate) fn implied(
-        &mut self,
-        now: Duration,
-        timeout: u8,
-        multipath: bool,
-        probe: Option<Duration>,
-    ) -> bool {
-        let apart = ack_timeout(timeout).map_or(IMPLIED_APART, |t| t.min(IMPLIED_APART));
-        if self.implied_at.is_some_and(|at| now < at + apart) {
-            return true;
-        }
-        self.implied_at = Some(now);
-        self.replay(now, timeout, multipath, probe)
-    }
-
-    /// The peer has refused what came out of sequence, and there was no progress: everything is sent
-    /// again, which is a retry (IBTA 9.9.2.1). Returns false if none is left.
+    /// The peer has refused what came out of sequence, or answered what came later, and there was
+    /// no progress: everything is sent again, which is a retry (IBTA 9.9.2.1). Returns false if
+    /// none is left.
     pub(crate) fn replay(
         &mut self,
         now: Duration,
@@ -246,6 +229,26 @@ impl Timers {
             return true;
         }
         self.has_multipath_patience(now, multipath)
+    }
+
+    /// The same for an answer of what came later (implied NAK, IBTA 9.7.5.1.1), where `round_trip` is
+    /// that of the path. Each duplicate of the later request that was on its way has such an answer, so
+    /// they count as one attempt. If queues have grown, they come for longer than a measured round trip:
+    /// the next attempt is waited for twice as long.
+    pub(crate) fn replay_implied(
+        &mut self,
+        now: Duration,
+        timeout: u8,
+        multipath: bool,
+        probe: Option<Duration>,
+        round_trip: Duration,
+    ) -> bool {
+        if self.implied_wait != Duration::ZERO && now < self.implied_from {
+            return true;
+        }
+        self.implied_wait = (self.implied_wait * 2).max(round_trip);
+        self.implied_from = now + self.implied_wait;
+        self.replay(now, timeout, multipath, probe)
     }
 
     fn has_multipath_patience(&self, now: Duration, multipath: bool) -> bool {
@@ -373,23 +376,6 @@ mod tests {
             assert!(t.timers.rnr(now, 1, 1, 7));
             now += Duration::from_micros(10);
             assert_eq!(t.expired(now, 1, false), Expired::Rnr);
-        }
-    }
-
-    #[test]
-    fn implied_naks_that_follow_each_other_soon_are_one_retry() {
-        // Timeouts of 8.192 us, of 67 ms, and none.
-        for (timeout, apart) in [(1, Duration::from_nanos(8192)), (14, MS * 10), (0, MS * 10)] {
-            let mut t = Clocks::new(None, 2, 7);
-            let mut now = Duration::from_secs(1);
-            t.restart(now, 2, 7);
-            let mut implied = |now| t.timers.implied(now, timeout, false, None);
-            for _ in 0..2 {
-                assert!((0..20).all(|_| implied(now)));
-                assert!(implied(now + apart - Duration::from_nanos(1)));
-                now += apart;
-            }
-            assert!(!implied(now), "both retries are used");
         }
     }
 

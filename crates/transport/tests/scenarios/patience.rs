@@ -114,6 +114,43 @@ fn a_peer_that_never_answers_a_read_exhausts_the_retries() {
     p.assert_settled();
 }
 
+/// After a migration many duplicates are on their way at once, and each is answered.
+#[test]
+fn implied_naks_that_come_together_are_few_retries() {
+    let mut p = Pair::new(Setup::default());
+    p.links[0].cut = [true; 2];
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: ALL }, 0, 100);
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0, 100);
+    p.pump();
+    for n in 0..30 {
+        p.run_for(MS);
+        answer(&mut p, 1, Syndrome::ACK);
+        assert_eq!(p.nodes[0].qp.state(), QpState::Rts, "after {n} acknowledgements");
+    }
+    p.links[0].cut = [false; 2];
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+}
+
+/// No ACK timeout ends this, so that the implied NAKs have to.
+#[test]
+fn implied_naks_without_end_exhaust_the_retries() {
+    let mut p = Pair::new(Setup { timeout: 0, ..Setup::default() });
+    p.links[0].cut = [true; 2];
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: ALL }, 0, 100);
+    p.nodes[0].post(1, SendOp::Read { va: 0, rkey: ALL }, 0, 100);
+    p.pump();
+    let mut acks = 0;
+    while p.nodes[0].qp.state() == QpState::Rts {
+        p.run_for(MS);
+        answer(&mut p, 1, Syndrome::ACK);
+        acks += 1;
+        assert!(acks < 10_000, "asked for ever");
+    }
+    assert_eq!(p.nodes[0].host.statuses()[0], (0, WcStatus::RetryExcErr));
+    p.assert_settled();
+}
+
 /// What a NAK acknowledges is progress, which restores the retries.
 #[test]
 fn a_loss_now_and_then_exhausts_nothing() {

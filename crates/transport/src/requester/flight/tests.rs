@@ -187,7 +187,7 @@ fn an_acknowledgement_by_another_path_does_not_miss_a_late_answer() {
         let mut f = Flight::new(START);
         f.push(long, 1024, ANSWERED | END, 0);
         f.push(short, 1024, ANSWERED | END, 0);
-        f.paths.suggest_rtt(long, Some(core::time::Duration::from_millis(10)));
+        f.paths.suggest_rtt(long, Some(Duration::from_millis(10)));
         let mut tally = Tally::default();
         f.answer(START + 1, &mut tally);
         f.lose_answers(START + 2, from, at_ms * 1000, false, &mut tally);
