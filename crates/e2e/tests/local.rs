@@ -68,8 +68,8 @@ fn programs_run_unmodified() -> Result<(), Error> {
     let lab = Lab::new()?;
     for words in [
         &["ib_send_lat", "-s", "8"][..],
-        // Not ib_send_lat: with -e it takes any event for that of its send, and reads a completion that it did
-        // not get, if the answer comes before the acknowledgement, as when the first path changes.
+        // Not ib_send_lat: with -e it takes any event for that of its send, and reads a completion that it
+        // did not get, if the answer comes before the acknowledgement, as when the first path changes.
         &["ib_send_bw", "-n", "500", "-e"],
         &["ib_write_bw", "-n", "500"],
         &["ib_read_bw", "-n", "500"],
