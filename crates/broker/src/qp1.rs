@@ -71,6 +71,20 @@ impl Source {
             }
         }
     }
+
+    /// Sends a MAD from one address to another.
+    fn send(
+        &self,
+        psn: Psn,
+        (local, remote): (IpAddr, IpAddr),
+        through: u32,
+        traffic_class: u8,
+        mad: &[u8; MAD_LEN],
+    ) -> std::io::Result<()> {
+        let packet = build(&Flow::new(local, remote, self.port), psn, mad);
+        let to = SocketAddr::new(remote, ROCE_PORT);
+        self.socket.send(&packet, to, local, through, traffic_class)
+    }
 }
 
 /// The MADs that were sent last: where to, and the transaction identifier and attribute (IBTA 13.4.3).
@@ -108,22 +122,22 @@ impl Qp1 {
         through: u32,
         mad: &[u8; MAD_LEN],
     ) -> std::io::Result<()> {
-        let flow = Flow::new(local, remote, self.usual.port);
-        let packet = build(&flow, self.psn, mad);
-        self.psn = Psn::new(self.psn.get().wrapping_add(1));
-        self.usual.socket.send(&packet, SocketAddr::new(remote, ROCE_PORT), local, through, 0)
+        let psn = self.next_psn();
+        self.usual.send(psn, (local, remote), through, 0, mad)
     }
 
     /// Sends a MAD. `through` is the interface to use, or 0 to follow the kernel's routes.
     pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
+        let psn = self.next_psn();
         let again = self.sent.is_again(mad.remote, &mad.mad);
         let another = again.then(|| Source::open(self.random).ok()).flatten();
         let source = another.as_ref().unwrap_or(&self.usual);
-        let flow = Flow::new(mad.local, mad.remote, source.port);
-        let packet = build(&flow, self.psn, &mad.mad);
-        self.psn = Psn::new(self.psn.get().wrapping_add(1));
-        let to = SocketAddr::new(mad.remote, ROCE_PORT);
-        source.socket.send(&packet, to, mad.local, through, mad.traffic_class)
+        source.send(psn, (mad.local, mad.remote), through, mad.traffic_class, &mad.mad)
+    }
+
+    fn next_psn(&mut self) -> Psn {
+        let next = Psn::new(self.psn.get().wrapping_add(1));
+        core::mem::replace(&mut self.psn, next)
     }
 }
 

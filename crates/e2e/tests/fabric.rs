@@ -1,7 +1,7 @@
 //! Unmodified programs over a fabric that chooses one of several ways by the UDP source port. Which port
 //! leads which way is not known, so the tests look which ways carry data.
 
-use polypath_e2e::{Error, Fabric, PATIENT, Running, share, until};
+use polypath_e2e::{Error, Fabric, PATIENT, Program, Running, share, until};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,26 +20,22 @@ struct Programs {
 impl Programs {
     /// Starts a program of perftest, whose data goes to host 0, or comes from there if it READs.
     fn perftest(ways: usize, words: &[&str], settings: &str) -> Result<Self, Error> {
-        let fabric = Fabric::new(ways)?;
-        let words = [words, &["--run_infinitely"]].concat();
-        let server = fabric.host(0).verbs(&words).device(Some("mp"));
-        let server = server.env("POLYPATH_MP", settings).spawn()?;
-        server.wait_tcp_listen(18515, LIMIT)?;
-        let meet = fabric.address(0);
-        let client = fabric.host(1).verbs([&words[..], &[&meet]].concat()).device(Some("mp"));
-        let client = client.env("POLYPATH_MP", settings).spawn()?;
-        Ok(Self { fabric, server, client })
+        let mp = |program: Program| program.device(Some("mp")).env("POLYPATH_MP", settings);
+        Self::start(ways, words, mp)
     }
 
     /// The same on a device that knows nothing of several paths.
     fn plain(ways: usize, words: &[&str]) -> Result<Self, Error> {
+        Self::start(ways, words, |program| program.device(Some("roce")))
+    }
+
+    fn start(ways: usize, words: &[&str], by: impl Fn(Program) -> Program) -> Result<Self, Error> {
         let fabric = Fabric::new(ways)?;
         let words = [words, &["--run_infinitely"]].concat();
-        let server = fabric.host(0).verbs(&words).device(Some("roce")).spawn()?;
+        let server = by(fabric.host(0).verbs(&words)).spawn()?;
         server.wait_tcp_listen(18515, LIMIT)?;
         let meet = fabric.address(0);
-        let words = [&words[..], &[&meet]].concat();
-        let client = fabric.host(1).verbs(words).device(Some("roce")).spawn()?;
+        let client = by(fabric.host(1).verbs([&words[..], &[&meet]].concat())).spawn()?;
         Ok(Self { fabric, server, client })
     }
 

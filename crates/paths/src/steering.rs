@@ -14,6 +14,7 @@ use core::time::Duration;
 
 use polypath_types::{PathId, PathKind};
 
+use crate::key::Random;
 use crate::lag::Lag;
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
@@ -74,38 +75,35 @@ impl PathManager {
     /// A random source port that most likely leads another way than this one. Over a bond whose hash is known
     /// it leads to another of its ports, if it has another that is usable.
     pub(crate) fn port_of_another_way(&mut self, pair: Pair, current: u16) -> u16 {
-        let random = &mut self.port_random;
-        let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;
         let lag = self.local.lag(self.local.ifindex_of(pair.0));
         let member = |port| lag.and_then(|lag| lag.leaves_by(pair, port));
         let by = member(current);
-        let another = |port| port != current && (by.is_none() || member(port) != by);
-        let mut port = draw();
-        for _ in 0..DRAWS {
-            if another(port) {
-                break;
-            }
-            port = draw();
-        }
-        port
+        draw_until(&mut self.port_random, |port| {
+            port != current && (by.is_none() || member(port) != by)
+        })
     }
 
     /// A random source port; one that leads to the port of the bond for the n-th path between these
     /// addresses, if they are over a bond.
     pub(crate) fn draw_port(&mut self, pair: Pair, n: u8) -> u16 {
-        let random = &mut self.port_random;
-        let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;
-        let Some(lag) = self.local.lag(self.local.ifindex_of(pair.0)) else { return draw() };
-        let Some(member) = lag.member_of(pair, n).filter(|member| member.usable) else {
-            return draw();
-        };
-        let mut port = draw();
-        for _ in 0..DRAWS {
-            if lag.leaves_by(pair, port) == Some(member.ifindex) {
-                break;
-            }
-            port = draw();
-        }
-        port
+        let lag = self.local.lag(self.local.ifindex_of(pair.0));
+        let wanted = lag.and_then(|lag| Some((lag, lag.member_of(pair, n)?)));
+        let wanted = wanted.filter(|(_, member)| member.usable);
+        draw_until(&mut self.port_random, |port| {
+            wanted.is_none_or(|(lag, to)| lag.leaves_by(pair, port) == Some(to.ifindex))
+        })
     }
+}
+
+/// Draws source ports until one fits; the last one after too many.
+fn draw_until(random: &mut Random, fits: impl Fn(u16) -> bool) -> u16 {
+    let mut draw = || 0xc000 | (random.u32() & 0x3fff) as u16;
+    let mut port = draw();
+    for _ in 0..DRAWS {
+        if fits(port) {
+            break;
+        }
+        port = draw();
+    }
+    port
 }
