@@ -5,6 +5,7 @@
 //! that polls as RDMA programs do. Both sides of a comparison run in turn, several times, and medians
 //! are compared, so that a change of the machine's load affects both.
 
+mod again;
 mod blackout;
 mod migration;
 mod report;
@@ -51,7 +52,10 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
+            let error = error.to_string();
             eprintln!("polypath-bench: {error}");
+            // Once more in one line, after all that the program wrote.
+            eprintln!("FAILED: {}", error.lines().next().unwrap_or_default());
             ExitCode::FAILURE
         }
     }

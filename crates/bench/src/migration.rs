@@ -4,6 +4,7 @@
 //! The measurement is made from outside, as that of [`crate::blackout`] is, while an unmodified ib_write_bw
 //! runs that knows nothing of migration. Each failure waits until both ends are ARMED.
 
+use crate::again::twice;
 use crate::report::Report;
 use polypath_e2e::{Direction, End, Error, Flow, Lab, Running, longest_gap, pass, until};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
     ];
     for (name, failure, floor_ms) in kinds {
         let name = format!("apm: blackout at {name}");
-        report.add_blackouts(&name, cuts(failure)?, floor_ms, BROKEN_MS);
+        report.add_blackouts(&name, twice(|| cuts(failure))?, floor_ms, BROKEN_MS);
     }
     Ok(())
 }

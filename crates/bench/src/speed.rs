@@ -1,6 +1,7 @@
 //! Measures throughput against one TCP stream, and latency against raw UDP, on one veth pair with MTU
 //! 9000.
 
+use crate::again::twice;
 use crate::report::{Floor, Measurement, Report, median};
 use crate::udp::Style;
 use polypath_e2e::{Error, Finished, Lab, Options, Program, Wiring};
@@ -27,7 +28,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
                 &["ib_write_bw", "-s", "1048576", "-D", TURN_S, "-f", "1", "--report_gbits"],
                 3,
             )?);
-            tcp.push(iperf(&lab)?);
+            tcp.push(twice(|| iperf(&lab))?);
         }
         report.add(Measurement {
             name: format!("{device}: RC write 1 MiB, Gbit/s"),
@@ -43,7 +44,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<(), Error> {
             // Column 4 of perftest's latency table is t_typical, the median.
             ours.push(perftest(&lab, device, &["ib_send_lat", "-s", "64", "-n", "20000"], 4)?);
             for (style, all) in STYLES.into_iter().zip(&mut udp) {
-                all.push(udp_ping_pong(&lab, style)?);
+                all.push(twice(|| udp_ping_pong(&lab, style))?);
             }
         }
         for (style, udp) in STYLES.into_iter().zip(udp) {
@@ -77,9 +78,8 @@ fn measure_tcp_path(report: &mut Report) -> Result<(), Error> {
     let (mut ours, mut tcp) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let words = ["ib_write_bw", "-s", "1048576", "-D", TURN_S, "-f", "1", "--report_gbits"];
-        let client = run_pair_with(&lab, "mp", Some("tcp=on"), &words)?;
-        ours.push(result(&client, 3)?);
-        tcp.push(iperf(&lab)?);
+        ours.push(twice(|| result(&run_pair_with(&lab, "mp", Some("tcp=on"), &words)?, 3))?);
+        tcp.push(twice(|| iperf(&lab))?);
     }
     report.add(Measurement {
         name: "mp over TCP, UDP blocked: RC write 1 MiB, Gbit/s".to_owned(),
@@ -114,14 +114,15 @@ fn run_pair_with(
     let meet = lab.host(0).ipv4(0);
     let client = words.iter().copied().chain([meet.as_str()]);
     let client = with(lab.host(1).verbs(client).device(Some(device)));
-    let client = client.run(LIMIT)?.expect_success()?;
+    let client = client.run(LIMIT).and_then(Finished::expect_success);
+    let client = client.map_err(|error| error.with_server(&server.text()))?;
     server.finish(LIMIT)?.expect_success()?;
     Ok(client)
 }
 
 /// Runs a perftest program between the hosts, and returns a column of its table.
 fn perftest(lab: &Lab, device: &str, words: &[&str], column: usize) -> Result<f64, Error> {
-    result(&run_pair(lab, device, words)?, column)
+    twice(|| result(&run_pair(lab, device, words)?, column))
 }
 
 /// A column of the table of a perftest client.

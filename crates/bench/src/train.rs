@@ -4,6 +4,7 @@
 //! instructions. A compiler that knows which instructions are used puts these next to each other
 //! (`tools/optimise`).
 
+use crate::again::twice;
 use crate::speed::run_pair;
 use polypath_e2e::{Error, Lab, Options, Wiring};
 
@@ -32,7 +33,7 @@ pub(crate) fn train() -> Result<(), Error> {
         let lab = Lab::with(Options { links, wiring: Wiring::Direct, ..Options::default() })?;
         for program in PROGRAMS {
             let words: Vec<&str> = program.split_whitespace().collect();
-            run_pair(&lab, device, &words)?;
+            twice(|| run_pair(&lab, device, &words))?;
             polypath_e2e::say!("{device}: {program}");
         }
     }

@@ -172,7 +172,7 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
     let client = program(client_host, &client).run(case.limit);
     let client = match client.and_then(Finished::expect_success) {
         Ok(client) => client,
-        Err(error) => return Err(with_server(error, &server.text())),
+        Err(error) => return Err(error.with_server(&server.text())),
     };
     let mut client = client;
     for text in case.expect {
@@ -183,21 +183,6 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
     }
     server.finish(LIMIT)?.expect_success()?;
     Ok(())
-}
-
-/// Adds the server's output to an error of the client.
-fn with_server(error: Error, server: &str) -> Error {
-    match error {
-        Error::Program { program, problem, output } => {
-            let output = format!("{output}\nthe server wrote:\n{server}");
-            Error::Program { program, problem, output }
-        }
-        Error::Timeout { what, limit, context } => {
-            let context = format!("{context}\nthe server wrote:\n{server}");
-            Error::Timeout { what, limit, context }
-        }
-        other => other,
-    }
 }
 
 /// Makes each case a test in each of the four settings.

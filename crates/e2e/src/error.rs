@@ -59,4 +59,20 @@ impl Error {
     pub fn os(what: impl Into<String>, source: io::Error) -> Self {
         Self::Os { what: what.into(), source }
     }
+
+    /// Adds what the server wrote to an error of its client.
+    #[must_use]
+    pub fn with_server(self, server: &str) -> Self {
+        match self {
+            Self::Program { program, problem, output } => {
+                let output = format!("{output}\nthe server wrote:\n{server}");
+                Self::Program { program, problem, output }
+            }
+            Self::Timeout { what, limit, context } => {
+                let context = format!("{context}\nthe server wrote:\n{server}");
+                Self::Timeout { what, limit, context }
+            }
+            other => other,
+        }
+    }
 }
