@@ -45,7 +45,7 @@ impl PathManager {
             return Err(AttachError::NotAttached(qpn.0));
         };
         let options = PathOptions { multipath: false, ..options };
-        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        let index = self.peer_for(qpn, remote_qpn, local, remote, options)?;
         // The new one first: the two may be the same.
         if let Some(peer) = self.peers.get_mut(index) {
             peer.reserved.insert(qpn);

@@ -39,7 +39,7 @@ impl PathManager {
         if self.qps.len() >= MAX_QUEUE_PAIRS {
             return Err(AttachError::Limit("queue pairs", MAX_QUEUE_PAIRS));
         }
-        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        let index = self.peer_for(Qpn(qpn), remote_qpn, local, remote, options)?;
         self.attach_to(index, Qpn(qpn), remote_qpn);
         Ok(index)
     }
@@ -62,7 +62,7 @@ impl PathManager {
             return self.attach(now, qpn, remote_qpn, local, remote, options);
         };
         self.advance(now);
-        let index = self.peer_for(remote_qpn, local, remote, options)?;
+        let index = self.peer_for(Qpn(qpn), remote_qpn, local, remote, options)?;
         if index != before {
             self.leave_peer(Qpn(qpn));
         }
@@ -70,9 +70,10 @@ impl PathManager {
         Ok(index)
     }
 
-    /// The peer with this lane and these addresses, a new one if there is none.
+    /// The peer of a queue pair with this lane and these addresses, a new one if there is none.
     pub(crate) fn peer_for(
         &mut self,
+        qpn: Qpn,
         remote_qpn: u32,
         local: IpAddr,
         remote: IpAddr,
@@ -85,7 +86,7 @@ impl PathManager {
         let options =
             PathOptions { multipath: options.multipath && self.config.multipath, ..options };
         let slot = (remote_qpn >> 16) as u8;
-        let key = PeerKey { local, remote, slot, options };
+        let key = self.by_a_way(qpn, PeerKey { local, remote, slot, options, way: 0 });
         match self.peers.by_key(&key) {
             Some(index) => Ok(index),
             None => self.add_peer(key),
@@ -119,7 +120,10 @@ impl PathManager {
         if self.peers.is_full() {
             return Err(AttachError::Limit("peers", MAX_PEERS));
         }
-        let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
+        let mut address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
+        if self.ways_of(&key).is_some() {
+            address.source_port = self.draw_port((key.local, key.remote), key.way);
+        }
         let path = self.new_path(address, Role::Plain { peer: PeerId(0) });
         let down = path.state == PathState::Down;
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;

@@ -19,6 +19,9 @@ pub(crate) struct PeerKey {
     pub(crate) remote: IpAddr,
     pub(crate) slot: u8,
     pub(crate) options: PathOptions,
+    /// Which of the ways over a bond of the kernel's its plain queue pairs leave by
+    /// ([`steering`](crate::steering)); 0 where they have no choice.
+    pub(crate) way: u8,
 }
 
 impl PeerKey {
@@ -198,19 +201,20 @@ impl Peers {
         self.by_key.get(key).copied()
     }
 
-    /// A peer that differs in its options only: to the other side it is the same.
+    /// A peer that differs in its options or way only: to the other side it is the same.
     pub(crate) fn sibling(&self, key: &PeerKey) -> Option<&Peer> {
         self.table.get(self.alike(key).next()?)
     }
 
-    /// The peers that differ from `key` in their options at most.
+    /// The peers that differ from `key` in their options and way at most.
     pub(crate) fn siblings(&self, key: &PeerKey) -> Vec<PeerId> {
         self.alike(key).collect()
     }
 
     fn alike(&self, key: &PeerKey) -> impl Iterator<Item = PeerId> + '_ {
         let ends = |k: &PeerKey| (k.local, k.remote, k.slot);
-        let (wanted, first) = (ends(key), PeerKey { options: PathOptions::default(), ..*key });
+        let (wanted, first) =
+            (ends(key), PeerKey { options: PathOptions::default(), way: 0, ..*key });
         self.by_key
             .range(first..)
             .take_while(move |(k, _)| ends(k) == wanted)
@@ -255,7 +259,7 @@ mod tests {
     fn key(host: u8, slot: u8, flow_label: u32) -> PeerKey {
         let options = PathOptions { flow_label, ..PathOptions::default() };
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
-        PeerKey { local: ip(1), remote: ip(host), slot, options }
+        PeerKey { local: ip(1), remote: ip(host), slot, options, way: 0 }
     }
 
     fn add(peers: &mut Peers, key: PeerKey, nonce: u8) -> Option<PeerId> {

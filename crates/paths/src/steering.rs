@@ -7,6 +7,10 @@
 //! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
 //! because the loss of one port leads all hashes elsewhere.
 //!
+//! Queue pairs that may not use several paths take the bond's ports in turn as well: those of a peer that leave
+//! by one port share a path. Such a path is not given up with its port of the bond, for the kernel sends it
+//! by another one.
+//!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.
 
@@ -14,10 +18,12 @@ use core::time::Duration;
 
 use polypath_types::{PathId, PathKind};
 
+use crate::id::Qpn;
 use crate::key::Random;
 use crate::lag::Lag;
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
+use crate::peers::PeerKey;
 use crate::select::Pair;
 use crate::turns::PortTurns;
 use crate::types::Reason;
@@ -37,6 +43,7 @@ impl PathManager {
         }
         for index in self.paths.indexes() {
             self.local_changed(index);
+            self.steer_plain(index);
         }
     }
 
@@ -70,6 +77,53 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(index) else { return };
         p.turns = PortTurns::new(port);
         self.set_port(index, port);
+    }
+
+    /// The bond whose ports the plain queue pairs of a peer take in turn. A flow label chooses the source
+    /// port itself, and queue pairs that may use several paths share those of an association.
+    pub(crate) fn ways_of(&self, key: &PeerKey) -> Option<&Lag> {
+        let free = !key.options.multipath && key.options.flow_label == 0;
+        let lag = self.local.lag(self.local.ifindex_of(key.local)).filter(|_| free)?;
+        lag.member_of((key.local, key.remote), 0).is_some().then_some(lag)
+    }
+
+    /// The key with the way for a queue pair: the one that it has, or a usable one with the fewest.
+    pub(crate) fn by_a_way(&self, qpn: Qpn, key: PeerKey) -> PeerKey {
+        let Some(lag) = self.ways_of(&key) else { return key };
+        let current = self.qps.get(&qpn).and_then(|qp| self.peers.get(qp.peer));
+        if let Some(peer) = current.filter(|peer| PeerKey { way: 0, ..peer.key } == key) {
+            return peer.key;
+        }
+        let count = |key: &PeerKey| {
+            let peer = self.peers.by_key(key).and_then(|peer| self.peers.get(peer));
+            peer.map_or(0, |peer| peer.qpns.len())
+        };
+        let usable = |way| lag.member_of((key.local, key.remote), way).is_some_and(|it| it.usable);
+        let ways = (0..lag.members.len()).filter_map(|way| u8::try_from(way).ok());
+        let keys = ways.map(|way| PeerKey { way, ..key });
+        keys.min_by_key(|key| (!usable(key.way), count(key))).unwrap_or(key)
+    }
+
+    /// Has a plain path leave by its port of the bond again, if the bond sends by it. While it does not, the
+    /// kernel takes another one.
+    fn steer_plain(&mut self, path: PathId) {
+        let Some(p) = self.paths.get(path) else { return };
+        let Role::Plain { peer } = p.role else { return };
+        let Some(key) = self.peers.get(peer).map(|peer| peer.key) else { return };
+        let Some(lag) = self.ways_of(&key).filter(|_| p.address.kind == PathKind::Udp) else {
+            return;
+        };
+        let pair = (key.local, key.remote);
+        let wanted = lag.member_of(pair, key.way).filter(|member| member.usable);
+        let by = lag.leaves_by(pair, p.address.source_port);
+        if wanted.is_none_or(|wanted| by == Some(wanted.ifindex)) {
+            return;
+        }
+        let port = self.draw_port(pair, key.way);
+        if let Some(p) = self.paths.get_mut(path) {
+            p.turns = PortTurns::new(port);
+        }
+        self.set_port(path, port);
     }
 
     /// A random source port that most likely leads another way than this one. Over a bond whose hash is known

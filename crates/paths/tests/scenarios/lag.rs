@@ -210,3 +210,53 @@ fn a_silent_plain_peer_is_tried_by_another_port_of_the_bond() {
         }
     }
 }
+
+/// The bond's port by which the path of a plain queue pair leaves.
+fn member_of(net: &Net, peer: PeerId) -> u32 {
+    let paths = &net.hosts[0].paths;
+    let path = paths.paths_of(peer).next().unwrap();
+    paths.lag_member(path.path).unwrap() - FIRST
+}
+
+#[test]
+fn plain_queue_pairs_take_the_ports_of_a_bond_in_turn() {
+    let off = Config { multipath: false, ..Config::default() };
+    let mut net = Net::with(1, 1, [off.clone(), off]);
+    tell(&mut net, 0, &[true, true]);
+    let now = net.now;
+    let attach = |net: &mut Net, n: u32, flow_label: u32| {
+        let options = PathOptions { flow_label, multipath: false, ..options() };
+        let paths = &mut net.hosts[0].paths;
+        paths.attach(now, QPN[0] + n, QPN[1] + n, ip(0, 0), ip(0, 1), options).unwrap()
+    };
+    let peers: Vec<PeerId> = (0..6).map(|n| attach(&mut net, n, 0)).collect();
+    let by = |net: &Net| peers.iter().map(|peer| member_of(net, *peer)).collect::<Vec<_>>();
+    let first = by(&net);
+    assert_eq!(first, [first[0], first[1], first[0], first[1], first[0], first[1]]);
+    assert_ne!(first[0], first[1]);
+    assert_eq!((peers[0], peers[1]), (peers[2], peers[3]), "those of one port share a path");
+
+    // A new one takes the place of those that are gone, and one that is attached anew stays.
+    [0, 2].into_iter().for_each(|n| net.hosts[0].paths.detach(now, QPN[0] + n));
+    assert_eq!(attach(&mut net, 6, 0), peers[0]);
+    let paths = &mut net.hosts[0].paths;
+    let plain = PathOptions { multipath: false, ..options() };
+    for (n, before) in [(1, peers[1]), (3, peers[3]), (4, peers[4]), (6, peers[0])] {
+        let again = paths.reattach(now, QPN[0] + n, QPN[1] + n, ip(0, 0), ip(0, 1), plain);
+        assert_eq!(again.ok(), Some(before));
+    }
+
+    // A flow label chooses the port itself.
+    let labelled = attach(&mut net, 7, 0x1234);
+    assert!(!peers.contains(&labelled));
+    let port = net.hosts[0].paths.paths_of(labelled).next().unwrap().address.source_port;
+    assert_eq!(port, 0xc000 | 0x1234);
+
+    // While a port of the bond is gone, all use the other one.
+    tell(&mut net, 0, &[false, true]);
+    assert_eq!(by(&net), [1; 6]);
+    let late = attach(&mut net, 8, 0);
+    assert_eq!(member_of(&net, late), 1);
+    tell(&mut net, 0, &[true, true]);
+    assert_eq!(by(&net), first);
+}
