@@ -13,7 +13,7 @@ pub(crate) fn paths(paths: &[PathStatus]) -> String {
     for path in paths {
         table.row([
             format!("{} > {}", path.local, path.remote),
-            path.interface.clone(),
+            over(path),
             source_port(path),
             path.state.clone(),
             path.rtt_us.map_or_else(|| "-".to_owned(), duration),
@@ -26,11 +26,47 @@ pub(crate) fn paths(paths: &[PathStatus]) -> String {
     if table.is_empty() { String::new() } else { table.render("  ") }
 }
 
+/// The interface of a path, and the port by which it leaves if that is a bond that tells.
+pub(crate) fn over(path: &PathStatus) -> String {
+    match path.bond_port.as_str() {
+        "" => path.interface.clone(),
+        port => format!("{} by {port}", path.interface),
+    }
+}
+
 /// The source port of a path, and how often it was changed, if it was. Shared memory has none.
 pub(crate) fn source_port(path: &PathStatus) -> String {
     match path.counters.port_changes {
         _ if path.kind != "roce" => "-".to_owned(),
         0 => path.source_port.to_string(),
         changes => format!("{} ({})", path.source_port, count(changes, "change")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_over_a_bond_names_the_port_that_it_leaves_by() {
+        let path = |bond_port: &str| PathStatus {
+            local: [10, 0, 0, 1].into(),
+            remote: [10, 0, 0, 2].into(),
+            kind: "roce".into(),
+            interface: "bond0".into(),
+            bond_port: bond_port.into(),
+            source_port: 49152,
+            state: "active".into(),
+            window: 65536,
+            in_flight: 0,
+            rtt_us: None,
+            coupled: 0,
+            counters: Default::default(),
+            send_errors: Vec::new(),
+            last_blackout_us: None,
+        };
+        assert_eq!(over(&path("")), "bond0");
+        let text = paths(&[path("eth1")]);
+        assert!(text.contains(" bond0 by eth1 "), "{text}");
     }
 }

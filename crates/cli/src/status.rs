@@ -399,10 +399,12 @@ pub(crate) mod tests {
             remote: "10.0.0.2".parse().unwrap(),
             kind: "roce".into(),
             interface: "eth0".into(),
+            bond_port: "eth2".into(),
             source_port: 0xc001,
             state: "active".into(),
             window: 65536,
             in_flight: 4096,
+            coupled: 1,
             rtt_us: Some(17),
             counters: PathCounters {
                 sent_bytes: 2048,

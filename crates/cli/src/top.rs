@@ -4,7 +4,7 @@
 
 use crate::args::Top as Arguments;
 use crate::error::CliError;
-use crate::paths_table::source_port;
+use crate::paths_table::{over, source_port};
 use crate::text::{CLEAR, Columns, at, bytes, duration, now_ms};
 use polypath_ipc::status::{PathStatus, ProcessStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status};
@@ -140,7 +140,7 @@ fn render(before: &Status, after: &Status, took: Duration) -> String {
         table.row([
             format!("{}[{}]", process.program, process.pid),
             format!("{} > {}", path.local, path.remote),
-            path.interface.clone(),
+            over(path),
             source_port(path),
             path.state.clone(),
             format!("{:.0} %", row.share * 100.0),
@@ -166,6 +166,7 @@ mod tests {
             local: [10, 0, number, 1].into(),
             remote: [10, 0, number, 2].into(),
             interface: format!("eth{number}"),
+            bond_port: String::new(),
             kind: "roce".into(),
             source_port: 49152,
             state: "active".into(),
@@ -175,6 +176,7 @@ mod tests {
             last_blackout_us: None,
             window: 1 << 20,
             in_flight: 4096,
+            coupled: 0,
         }
     }
 

@@ -148,6 +148,12 @@ impl Names {
         self.interfaces.get(&path.address.ifindex).map_or_else(|| "?".to_owned(), String::clone)
     }
 
+    /// The port of a kernel's bond by which the path leaves; empty if that is not known.
+    fn bond_port(&self, path: &PathReport) -> String {
+        let name = path.leaves_by.and_then(|port| self.interfaces.get(&port));
+        name.cloned().unwrap_or_default()
+    }
+
     fn path(&self, path: &PathReport) -> String {
         format!("{}>{}@{}", path.address.local, path.address.remote, self.interface(path))
     }
@@ -216,6 +222,7 @@ impl PathCopy {
             remote: path.address.remote,
             kind: kind(path.address.kind).to_owned(),
             interface: names.interface(path),
+            bond_port: names.bond_port(path),
             source_port: self.source_port,
             state: match path.state {
                 _ if peer.active == Some(path.path) => "active".to_owned(),
@@ -227,6 +234,7 @@ impl PathCopy {
             window: path.window.into(),
             in_flight: path.in_flight.into(),
             rtt_us: path.rtt.map(micros),
+            coupled: path.coupled,
             counters: PathCounters { sent_bytes: self.sent_bytes, ..path.counters },
             send_errors: self.send_errors.to_vec(),
             last_blackout_us: peer.last_blackout.map(micros),

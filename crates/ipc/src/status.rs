@@ -322,10 +322,11 @@ impl QpStatus {
 impl PathStatus {
     /// Its largest size in a message, in bytes.
     fn bytes_max(&self) -> usize {
-        let numbers = 12 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
+        let numbers = 14 + PathCounters::DESCRIPTORS.len() + 2 * self.send_errors.len();
         NUMBER_BYTES * numbers
             + NAME_BYTES
             + self.interface.len()
+            + self.bond_port.len()
             + self.state.len()
             + self.kind.len()
     }
@@ -457,6 +458,9 @@ pub struct PathStatus {
     pub kind: String,
     /// Name of the interface; `local` if the packets go through shared memory.
     pub interface: String,
+    /// Name of the port by which its packets leave, if the interface is a bond of the kernel's that tells;
+    /// otherwise empty.
+    pub bond_port: String,
     /// UDP source port of its packets.
     pub source_port: u16,
     /// `active`, `standby`, `probing`, `suspect`, `dead`, `down` (by hand). Several paths of a peer are
@@ -468,6 +472,8 @@ pub struct PathStatus {
     pub in_flight: u64,
     /// Smoothed round-trip time in microseconds, `None` before the first measurement.
     pub rtt_us: Option<u64>,
+    /// The number of other paths to the peer that share a bottleneck with it, as their delays tell.
+    pub coupled: u8,
     /// Its counters.
     pub counters: PathCounters,
     /// Packets that the kernel refused to send, by reason.

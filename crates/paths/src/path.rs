@@ -311,11 +311,14 @@ impl Path {
         self.answers_until = (self.answers_until.max(now) + time).min(now + ANSWERS_MAX);
     }
 
+    /// What it knows of itself.
     pub(crate) fn status(&self, path: PathId) -> PathStatus {
         PathStatus {
             path,
             tag: self.tag(),
             address: self.address,
+            leaves_by: None,
+            coupled: 0,
             state: self.state,
             reason: self.reason,
             rtt: self.rtt.smoothed(),

@@ -5,8 +5,10 @@ use core::net::IpAddr;
 use polypath_telemetry::ControlDrops;
 use polypath_types::{PathId, PeerId};
 
+use crate::association::Association;
 use crate::id::Qpn;
 use crate::manager::PathManager;
+use crate::path::Role;
 use crate::peers::Peer;
 use crate::types::{PathState, PathStatus, PeerBrief, PeerStatus, Status};
 
@@ -36,7 +38,19 @@ impl PathManager {
         let association = peer.and_then(|peer| self.associations.get(peer.association?));
         let own = peer.filter(|_| association.is_none()).map(|peer| peer.own);
         let members = association.into_iter().flat_map(|a| a.paths().map(|(_, path)| path));
-        members.chain(own).filter_map(|path| Some(self.paths.get(path)?.status(path)))
+        members.chain(own).filter_map(move |path| self.path_status(association, path))
+    }
+
+    /// A report on a path of a peer that has this association, if any.
+    fn path_status(&self, association: Option<&Association>, path: PathId) -> Option<PathStatus> {
+        let p = self.paths.get(path)?;
+        let mut status = PathStatus { leaves_by: self.lag_member(path), ..p.status(path) };
+        if let Role::Member { id, .. } = p.role
+            && let Some(coupling) = association.and_then(|a| a.coupling.as_ref())
+        {
+            status.coupled = u8::try_from(coupling.mates(id).count()).unwrap_or(u8::MAX);
+        }
+        Some(status)
     }
 
     /// The address of a peer.
@@ -53,7 +67,7 @@ impl PathManager {
         let association = peer.association.and_then(|a| self.associations.get(a));
         let members: Vec<PathId> =
             association.map_or_else(|| vec![peer.own], |a| a.paths().map(|(_, p)| p).collect());
-        let report = |p: &PathId| Some(self.paths.get(*p)?.status(*p));
+        let report = |p: &PathId| self.path_status(association, *p);
         let paths: Vec<PathStatus> = members.iter().filter_map(report).collect();
         let agreed = |q: &&Qpn| self.qps.get(*q).is_some_and(|q| q.agreed);
         PeerStatus {

@@ -309,6 +309,11 @@ pub struct PathStatus {
     pub tag: Option<PathTag>,
     /// How its packets are addressed.
     pub address: PathAddress,
+    /// The index of the port of a kernel's bond by which it leaves; `None` if it is over none, or if the bond
+    /// does not tell.
+    pub leaves_by: Option<u32>,
+    /// The number of other paths of the peer that share a bottleneck with it, as their delays tell.
+    pub coupled: u8,
     /// State.
     pub state: PathState,
     /// Why it is in this state, if not up.

@@ -2,7 +2,7 @@
 
 use super::tests::{MS, Pair};
 use crate::config::{Config, Mode};
-use polypath_types::PathId;
+use polypath_types::{PathId, PeerId};
 
 impl Pair {
     /// Both paths carry a little, with round trips that move together, until their windows are coupled.
@@ -41,7 +41,13 @@ fn paths_that_share_a_bottleneck_are_tried_by_a_cut_of_one_and_then_cut_together
     let paths = [paths[0], paths[1]];
     let windows = |pair: &Pair| paths.map(|path| pair.managers[0].path_window(path));
     let at_first = windows(&pair);
+    let shown = |pair: &Pair| {
+        let peer = pair.managers[0].peers_from(PeerId(0)).next().unwrap().peer;
+        pair.managers[0].paths_of(peer).map(|path| path.coupled).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&pair), [0, 0]);
     pair.couple(paths);
+    assert_eq!(shown(&pair), [1, 1]);
     let tried = windows(&pair);
     let cut = [0, 1].map(|n| tried[n] < at_first[n]);
     assert!(cut[0] != cut[1], "one was cut alone: {at_first:?} {tried:?}");

@@ -47,7 +47,7 @@ fn members(net: &Net, host: usize) -> Vec<usize> {
     let by = |path: PathStatus| {
         let PathAddress { local, remote, source_port, .. } = path.address;
         let member = net.links[0].member(host, (local, remote), source_port).unwrap();
-        let known = net.hosts[host].paths.lag_member(path.path);
+        let known = path.leaves_by;
         assert_eq!(known, Some(FIRST + member as u32), "what it is taken to be");
         member
     };
@@ -215,7 +215,7 @@ fn a_silent_plain_peer_is_tried_by_another_port_of_the_bond() {
 fn member_of(net: &Net, peer: PeerId) -> u32 {
     let paths = &net.hosts[0].paths;
     let path = paths.paths_of(peer).next().unwrap();
-    paths.lag_member(path.path).unwrap() - FIRST
+    path.leaves_by.unwrap() - FIRST
 }
 
 #[test]
