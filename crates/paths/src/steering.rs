@@ -7,9 +7,9 @@
 //! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
 //! because the loss of one port leads all hashes elsewhere.
 //!
-//! Queue pairs that may not use several paths take the bond's ports in turn as well: those of a peer that leave
-//! by one port share a path. Such a path is not given up with its port of the bond, because the kernel then
-//! sends it by another one.
+//! Queue pairs that may not use several paths take the bond's ports in turn as well: those of a peer that
+//! leave by one port share a path. Such a path is not given up with its port of the bond, because the kernel
+//! then sends it by another one.
 //!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.
