@@ -110,6 +110,7 @@ impl Namespace {
                 set_ns(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
             }
             set_ns(net.as_raw_fd(), libc::CLONE_NEWNET)?;
+            hear_interrupts()?;
             die_with_parent()
         };
         // SAFETY: between fork and exec the hook only makes system calls on values prepared before.
@@ -171,6 +172,16 @@ fn set_ns(fd: RawFd, kind: libc::c_int) -> io::Result<()> {
 fn duplicate(fd: RawFd, target: RawFd) -> io::Result<()> {
     // SAFETY: dup2 takes no pointers; the target number is not in use by the standard library.
     check(unsafe { libc::dup2(fd, target) })
+}
+
+/// Takes SIGINT as usual. A shell without job control starts what it runs in the background with SIGINT
+/// ignored, and programs inherit that: those that are to be ended by it would stay.
+fn hear_interrupts() -> io::Result<()> {
+    // SAFETY: the call takes numbers only, and SIG_DFL is no handler that could be called.
+    match unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Asks the kernel to kill this process when its parent ends. The kernel forgets this when credentials
