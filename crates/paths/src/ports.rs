@@ -37,6 +37,10 @@ const DRAWS: u32 = 8;
 /// changes there is as much time, doubled after every second change, at most so often.
 const PLAIN_WAIT: Duration = Duration::from_millis(20);
 const PLAIN_DOUBLINGS: u32 = 6;
+/// But for at least so many round trips, because a long queue is no silence; and for so long while none is
+/// known.
+const PLAIN_ROUND_TRIPS: u32 = 3;
+const PLAIN_UNKNOWN: Duration = Duration::from_millis(100);
 /// After so long without a change, the next one comes as soon as the first.
 const PLAIN_CALM: Duration = Duration::from_secs(10);
 
@@ -117,7 +121,8 @@ impl PathManager {
         let Some(p) = self.paths.get(path) else { return };
         // Others hear from it: the reason is not the way.
         let heard = p.last_progress.is_some_and(|at| at > since);
-        if !heard && self.clock.now().saturating_sub(since) >= PLAIN_WAIT {
+        let usual = p.rtt.smoothed().map_or(PLAIN_UNKNOWN, |rtt| rtt * PLAIN_ROUND_TRIPS);
+        if !heard && self.clock.now().saturating_sub(since) >= usual.max(PLAIN_WAIT) {
             self.turn_plain_port(path);
         }
     }

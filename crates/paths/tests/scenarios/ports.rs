@@ -74,6 +74,30 @@ fn a_dead_plain_peer_has_few_port_changes() {
     assert!((10..60).contains(&made), "{made}");
 }
 
+/// What takes long for every packet, because queues are long or the peer's machine is slow, is no silence.
+#[test]
+fn a_slow_plain_peer_keeps_its_port() {
+    let off = Config { multipath: false, ..Config::default() };
+    let mut net = Net::with(1, 1, [off.clone(), off]);
+    net.connect();
+    let paths = &mut net.hosts[0].paths;
+    let path = paths.path_ids().next().unwrap();
+    let port = |paths: &PathManager| paths.path(path).unwrap().source_port;
+    let first = port(paths);
+    paths.stalled(50 * MS, path, QPN[0], Duration::ZERO);
+    assert_eq!(port(paths), first, "nothing is known of its round trips");
+    for n in 0..20 {
+        let now = SECOND + 300 * MS * n;
+        paths.sent(now, path, 1000);
+        paths.acked(now + 300 * MS, path, 1000, Some(300 * MS));
+    }
+    let since = SECOND * 8;
+    paths.stalled(since + 600 * MS, path, QPN[0], since);
+    assert_eq!(port(paths), first);
+    paths.stalled(since + 1000 * MS, path, QPN[0], since);
+    assert_ne!(port(paths), first);
+}
+
 #[test]
 fn loss_alone_changes_no_ports_of_plain_peers() {
     let mut net = plain(3, 2);

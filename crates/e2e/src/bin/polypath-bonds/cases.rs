@@ -160,7 +160,7 @@ pub(crate) fn stop(stage: &mut Stage) -> Result<(), Problem> {
 }
 
 /// Adds what the programs wrote so far.
-fn with_output(stage: &mut Stage, problem: &Problem) -> Problem {
+pub(crate) fn with_output(stage: &mut Stage, problem: &Problem) -> Problem {
     // They may have ended, and what they wrote is read up to here.
     let soon = Duration::from_secs(1);
     let mut words = |guest: usize| match stage.guest(guest).server.finish(soon) {

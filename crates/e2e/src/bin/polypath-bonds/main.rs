@@ -11,6 +11,7 @@
 mod cases;
 mod figures;
 mod report;
+mod spread;
 mod stage;
 
 use figures::Carrier;
@@ -91,6 +92,12 @@ fn play(
                 .map_err(|problem| Problem::Failed(format!("{case}: {problem}")))?;
             let took = began.elapsed().as_secs();
             polypath_e2e::say!("{number}/{} {case}: ok, {took} s", cases.len());
+        }
+        let name = spread::name();
+        if name.contains(&wishes.only) {
+            let shares = spread::run(stage)
+                .map_err(|problem| Problem::Failed(format!("{name}: {problem}")))?;
+            polypath_e2e::say!("{name}: ok, bytes by slave: {shares:?}");
         }
     }
     if wishes.no_figures || wishes.sample {
