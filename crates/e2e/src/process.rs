@@ -155,11 +155,20 @@ impl Output {
 
     fn fill_from(&self, mut source: impl Read) {
         let mut buffer = [0; 4096];
-        // A terminal whose other end is closed returns EIO. In either case there is no more output.
-        while let Ok(count @ 1..) = source.read(&mut buffer) {
-            let mut state = self.lock();
-            state.append(&buffer[..count]);
-            self.changed.notify_all();
+        let mut closed = false;
+        loop {
+            match source.read(&mut buffer) {
+                Ok(count @ 1..) => {
+                    self.lock().append(&buffer[..count]);
+                    self.changed.notify_all();
+                    closed = false;
+                }
+                // A terminal whose other end is closed returns EIO, and at times does so before the last
+                // that was written: the kernel looks for data first, and whether the end is closed then.
+                // After the end is closed nothing is added, so a second EIO means that all has been read.
+                Err(_) if !closed => closed = true,
+                Ok(0) | Err(_) => break,
+            }
         }
         self.lock().finish();
         self.changed.notify_all();
@@ -466,6 +475,24 @@ mod tests {
         assert!(listens(table, 18517));
         assert!(!listens(table, 0x1234), "a connection is no listener");
         assert!(!listens(table, 7));
+    }
+
+    #[test]
+    fn what_comes_after_the_first_eio_of_a_closed_terminal_is_read_too() {
+        struct Terminal(Vec<Option<&'static [u8]>>);
+        impl Read for Terminal {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                match self.0.pop().flatten() {
+                    Some(mut data) => data.read(buffer),
+                    None => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+                }
+            }
+        }
+        let output = Output::default();
+        output.fill_from(Terminal(vec![Some(b"ond\n"), None, Some(b"first\nsec")]));
+        let state = output.lock();
+        assert_eq!(state.text(), "first\nsecond\n");
+        assert!(state.ended);
     }
 
     #[test]
