@@ -77,7 +77,7 @@ next-debian: ## the programs, and the kernel's rxe, of the next Debian release w
 stress: ## all that there may be and one more, and packets that lie (a few minutes)
 	@tools/packages test
 	$(TESTING)
-	$(TESTED) --test exhaustion --test spoofing -- --test-threads 2
+	$(ONCE_MORE) $(TESTED) --test exhaustion --test spoofing --no-fail-fast -- --test-threads 2
 
 demo: ## two hosts, two links, unmodified programs, two failures
 	@tools/packages test

@@ -6,9 +6,8 @@
 //! interval of the counting, half a millisecond. Unless root measures, delays of the machine's
 //! scheduler are added. Both make our result worse, never better.
 
-use crate::again::twice;
 use crate::report::Report;
-use polypath_e2e::{Direction, End, Error, Flow, Lab, longest_gap, pass, until};
+use polypath_e2e::{Direction, End, Error, Finished, Flow, Lab, longest_gap, pass, twice, until};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,7 +68,8 @@ fn cuts(silent: bool) -> Result<Vec<f64>, Error> {
         let from = failure - Duration::from_millis(2);
         blackouts_ms.push(longest_gap(&samples, from, failure + AWAY).as_secs_f64() * 1e3);
     }
-    client.finish(LIMIT)?.expect_success()?;
+    let client = client.finish(LIMIT).and_then(Finished::expect_success);
+    client.map_err(|error| error.with_server(&server.doing()))?;
     server.finish(LIMIT)?.expect_success()?;
     Ok(blackouts_ms)
 }

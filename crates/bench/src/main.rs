@@ -5,7 +5,6 @@
 //! that polls as RDMA programs do. Both sides of a comparison run in turn, several times, and medians
 //! are compared, so that a change of the machine's load affects both.
 
-mod again;
 mod blackout;
 mod migration;
 mod report;

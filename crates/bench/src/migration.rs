@@ -4,9 +4,8 @@
 //! The measurement is made from outside, as that of [`crate::blackout`] is, while an unmodified ib_write_bw
 //! runs that knows nothing of migration. Each failure waits until both ends are ARMED.
 
-use crate::again::twice;
 use crate::report::Report;
-use polypath_e2e::{Direction, End, Error, Flow, Lab, Running, longest_gap, pass, until};
+use polypath_e2e::{Direction, End, Error, Flow, Lab, Running, longest_gap, pass, twice, until};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

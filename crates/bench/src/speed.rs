@@ -1,10 +1,9 @@
 //! Measures throughput against one TCP stream, and latency against raw UDP, on one veth pair with MTU
 //! 9000.
 
-use crate::again::twice;
 use crate::report::{Floor, Measurement, Report, median};
 use crate::udp::Style;
-use polypath_e2e::{Error, Finished, Lab, Options, Program, Wiring};
+use polypath_e2e::{Error, Finished, Lab, Options, Program, Wiring, twice};
 use std::time::Duration;
 
 /// The number of turns of each side in a throughput measurement.
@@ -115,7 +114,7 @@ fn run_pair_with(
     let client = words.iter().copied().chain([meet.as_str()]);
     let client = with(lab.host(1).verbs(client).device(Some(device)));
     let client = client.run(LIMIT).and_then(Finished::expect_success);
-    let client = client.map_err(|error| error.with_server(&server.text()))?;
+    let client = client.map_err(|error| error.with_server(&server.doing()))?;
     server.finish(LIMIT)?.expect_success()?;
     Ok(client)
 }

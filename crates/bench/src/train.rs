@@ -4,9 +4,8 @@
 //! instructions. A compiler that knows which instructions are used puts these next to each other
 //! (`tools/optimise`).
 
-use crate::again::twice;
 use crate::speed::run_pair;
-use polypath_e2e::{Error, Lab, Options, Wiring};
+use polypath_e2e::{Error, Lab, Options, Wiring, twice};
 
 /// The programs of perftest that run on each device. They send little bulk data, because its loops
 /// would outweigh the rest, and the compiler takes code that counts too little for unused.

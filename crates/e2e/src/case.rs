@@ -172,7 +172,7 @@ fn check_once(case: &Case, device: Option<&str>, place: Place) -> Result<(), Err
     let client = program(client_host, &client).run(case.limit);
     let client = match client.and_then(Finished::expect_success) {
         Ok(client) => client,
-        Err(error) => return Err(error.with_server(&server.text())),
+        Err(error) => return Err(error.with_server(&server.doing())),
     };
     let mut client = client;
     for text in case.expect {

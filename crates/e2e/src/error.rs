@@ -1,5 +1,6 @@
 //! The errors of the lab. They say which program failed and what was expected.
 
+use crate::threads::threads;
 use std::io;
 use std::time::Duration;
 
@@ -60,16 +61,27 @@ impl Error {
         Self::Os { what: what.into(), source }
     }
 
-    /// Adds what the server wrote to an error of its client.
+    /// Adds what the threads of a program do that did not end in time.
+    pub(crate) fn with_threads(self, pid: u32) -> Self {
+        match self {
+            Self::Timeout { what, limit, context } => {
+                let context = format!("\nits threads:\n{}{context}", threads(pid));
+                Self::Timeout { what, limit, context }
+            }
+            other => other,
+        }
+    }
+
+    /// Adds what the server wrote or does to an error of its client.
     #[must_use]
     pub fn with_server(self, server: &str) -> Self {
         match self {
             Self::Program { program, problem, output } => {
-                let output = format!("{output}\nthe server wrote:\n{server}");
+                let output = format!("{output}\nthe server:\n{server}");
                 Self::Program { program, problem, output }
             }
             Self::Timeout { what, limit, context } => {
-                let context = format!("{context}\nthe server wrote:\n{server}");
+                let context = format!("{context}\nthe server:\n{server}");
                 Self::Timeout { what, limit, context }
             }
             other => other,

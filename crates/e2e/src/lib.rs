@@ -24,6 +24,7 @@
 //! # Ok::<(), polypath_e2e::Error>(())
 //! ```
 
+mod again;
 mod artifacts;
 mod case;
 mod error;
@@ -39,8 +40,10 @@ mod pty;
 mod ring;
 mod say;
 mod scratch;
+mod threads;
 mod wait;
 
+pub use again::twice;
 pub use artifacts::{Artifacts, compile_c, compile_c_with};
 pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
 pub use error::Error;

@@ -1,6 +1,7 @@
 //! Programs in the lab: they are started, watched line by line, and waited for with a limit.
 
 use crate::ns::Namespace;
+use crate::threads::threads;
 use crate::wait::Patience;
 use crate::{Artifacts, Error, pty, until};
 use std::ffi::{OsStr, OsString};
@@ -252,6 +253,11 @@ impl Running {
         self.output.lock().text()
     }
 
+    /// What its threads do now, and everything it has written so far.
+    pub fn doing(&self) -> String {
+        format!("{}\n{}", threads(self.id()), self.text())
+    }
+
     /// The lines it has written, from number `from` on.
     pub fn lines_from(&self, from: usize) -> Vec<Line> {
         self.output.lock().lines.get(from..).unwrap_or_default().to_vec()
@@ -330,13 +336,14 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Errors
-    /// [`Error::Timeout`] with the output so far when it has not ended within `limit`; it is killed.
+    /// [`Error::Timeout`] with the output so far, and with what its threads do, when it has not ended within
+    /// `limit`; it is killed.
     pub fn finish(self, limit: Duration) -> Result<Finished, Error> {
         let what = format!("{} to end", self.name);
         let status = until(&what, limit, || self.try_status());
         let status = match status {
             Ok(status) => status,
-            Err(error) => return Err(self.with_output(error)),
+            Err(error) => return Err(self.with_output(error).with_threads(self.id())),
         };
         let took = self.started.elapsed();
         let deadline = Instant::now() + DRAIN;

@@ -52,7 +52,11 @@ impl Act {
             Ok((moved(lab)? > before + 100_000).then_some(()))
         })?;
         let blackouts = disturb(lab, view)?;
-        let (verified, result) = self.judge(server, client)?;
+        let client = client.finish(LIMIT).and_then(Finished::expect_success);
+        // The program that waits in vain is not always the one that is stuck.
+        let client = client.map_err(|error| error.with_server(&server.doing()))?;
+        let server = server.finish(LIMIT)?.expect_success()?;
+        let (verified, result) = self.judge(&server, client)?;
         Ok(Outcome {
             title: self.title(),
             moved_bytes: moved(lab)? - before,
@@ -92,29 +96,22 @@ impl Act {
         }
     }
 
-    /// Waits for the end and checks the output. Returns the number of verified operations, and the
-    /// result in words.
-    fn judge(&self, server: Running, client: Running) -> Result<(u64, String), Error> {
+    /// Checks the output. Returns the number of verified operations, and the result in words.
+    fn judge(&self, server: &Finished, client: Finished) -> Result<(u64, String), Error> {
         match self {
             Self::Rping => {
-                let client = client.finish(LIMIT)?.expect_success()?;
-                server.finish(LIMIT)?.expect_success()?;
                 let rounds = consecutive_rounds(&client.text())?;
                 Ok((rounds, format!("{rounds} rounds verified, none missing, none twice")))
             }
             Self::Perftest(_) => {
-                let client = client.finish(LIMIT)?.expect_success()?.expect_line("BW average")?;
-                server.finish(LIMIT)?.expect_success()?;
-                let (operations, mib_per_s) = perftest_result(&client)?;
+                let (operations, mib_per_s) = perftest_result(&client.expect_line("BW average")?)?;
                 Ok((0, format!("{operations} operations completed, {mib_per_s} MiB/s on average")))
             }
             Self::Exact => {
-                let client = client.finish(LIMIT)?.expect_success()?;
-                let server = server.finish(LIMIT)?.expect_success()?;
                 let last =
                     |f: &Finished| f.lines.last().map_or_else(String::new, |l| l.text.clone());
-                if last(&client) != last(&server) {
-                    return Err(wrong("exact", format!("{} but {}", last(&client), last(&server))));
+                if last(&client) != last(server) {
+                    return Err(wrong("exact", format!("{} but {}", last(&client), last(server))));
                 }
                 let rounds = number_after(&last(&client), "rounds=").unwrap_or(0);
                 let what = "add, atomic write, send, write and read";

@@ -1,20 +1,21 @@
-//! Second attempts, so that one program that fails on a busy machine does not lose a whole measurement.
+//! Second attempts, so that one program that fails on a busy machine does not lose a whole measurement or
+//! demonstration.
 //!
 //! A failure is said in any case, by a line that begins with `UNSTABLE:`: it is a bug to look into.
 
-use polypath_e2e::Error;
+use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of second attempts of one run of the benchmark. What fails more often is broken.
+/// The number of second attempts of one process. What fails more often is broken.
 const MOST: usize = 3;
 
 /// Calls `attempt`, and once more if it fails.
 ///
 /// # Errors
 /// The error of the second attempt; or of the first, if there were [`MOST`] second attempts before.
-pub(crate) fn twice<T>(attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+pub fn twice<T>(attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     static SPENT: AtomicUsize = AtomicUsize::new(0);
-    twice_within(&SPENT, |error| polypath_e2e::say!("UNSTABLE: {error}"), attempt)
+    twice_within(&SPENT, |error| crate::say!("UNSTABLE: {error}"), attempt)
 }
 
 fn twice_within<T>(
