@@ -6,15 +6,21 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Arc;
 
 use libc::{c_int, size_t, ssize_t};
-use polypath_verbs::{CompletionChannel, Error};
+use polypath_verbs::{Attend, CompletionChannel, Error};
 
 use crate::context::{Tie, of};
 use crate::guard;
 use crate::layout::{ibv_comp_channel, ibv_context};
 
 unsafe extern "C-unwind" {
-    /// Declared here because it is a cancellation point: a cancelled thread is unwound from it.
+    // Declared here because they are cancellation points: a cancelled thread is unwound from them.
     fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t;
+    fn ppoll(
+        list: *mut libc::pollfd,
+        count: libc::nfds_t,
+        timeout: *const libc::timespec,
+        signals: *const libc::sigset_t,
+    ) -> c_int;
 }
 
 /// A completion channel.
@@ -59,6 +65,55 @@ pub(crate) unsafe fn next_event(fd: c_int) -> bool {
     let mut count = 0_u64;
     // SAFETY: there is room for eight bytes.
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}
+
+/// Waits for the channel's next event like [`next_event`], and lets the thread do the device's work meanwhile,
+/// if the device wants that.
+///
+/// # Safety
+/// `channel` is one of ours. None of the caller's frames needs to be unwound.
+pub(crate) unsafe fn next_completion_event(channel: *mut ibv_comp_channel) -> bool {
+    loop {
+        // SAFETY: the caller promises it. Nothing here needs to be dropped: if the thread is cancelled, its
+        // thread-local data tells the device that it is gone.
+        unsafe {
+            let inner = channel_of(channel).inner();
+            let Attend::Wait { descriptor, timeout } = guard::run(Attend::Read, || inner.attend())
+            else {
+                return next_event((*channel).fd);
+            };
+            let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut list = [entry((*channel).fd), entry(descriptor)];
+            let timeout = libc::timespec {
+                tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                tv_nsec: timeout.subsec_nanos().into(),
+            };
+            let woken = ppoll(list.as_mut_ptr(), 2, &raw const timeout, core::ptr::null());
+            if woken < 0 && guard::errno() == libc::EINTR && may_interrupt() {
+                guard::run((), || inner.leave());
+                guard::set_errno(libc::EINTR);
+                return false;
+            }
+        }
+    }
+}
+
+/// Whether a signal handler of the program interrupts a `read` (`signal(7)`). Which handler has just run is not
+/// known, so one without `SA_RESTART` counts.
+fn may_interrupt() -> bool {
+    (1..=libc::SIGRTMAX()).any(|signal| {
+        // SAFETY: zeros are a valid `sigaction`, which the call overwrites. It refuses numbers that are the C
+        // library's own.
+        let action = unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            let known = libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0;
+            known.then_some(action)
+        };
+        action.is_some_and(|action| {
+            !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+                && action.sa_flags & libc::SA_RESTART == 0
+        })
+    })
 }
 
 /// `ibv_create_comp_channel`.

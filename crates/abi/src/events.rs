@@ -3,7 +3,7 @@
 use libc::c_int;
 use polypath_verbs::{AsyncEvent, Element};
 
-use crate::channel::{channel_of, next_event};
+use crate::channel::{channel_of, next_completion_event, next_event};
 use crate::context::{CContext, EventObject, of};
 use crate::cq::{CCq, cq_of};
 use crate::forward::real_fn;
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     loop {
         // SAFETY: the caller promises it. Nothing here needs to be dropped.
         unsafe {
-            if !next_event((*channel).fd) {
+            if !next_completion_event(channel) {
                 return -1;
             }
             if let Some(found) = guard::run(None, || take(channel)) {

@@ -113,6 +113,9 @@ impl Cq {
     /// Lets the lanes of the mask feed this queue from now on.
     pub(crate) fn feed(&self, lanes: u64) {
         self.lanes.fetch_or(lanes, Ordering::Relaxed);
+        if let Some(channel) = self.channel() {
+            channel.feed(&self.engine_lanes, lanes);
+        }
     }
 
     /// Adds a user of this queue.
@@ -238,10 +241,12 @@ impl Cq {
         self.awaited.load(Ordering::Relaxed)
     }
 
+    fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref().and_then(|channel| channel.as_any().downcast_ref())
+    }
+
     fn notify(&self) {
-        if let Some(channel) =
-            self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
-        {
+        if let Some(channel) = self.channel() {
             channel.notify(self.token);
         }
     }
@@ -299,7 +304,11 @@ impl CompletionQueue for Cq {
             };
             self.awaited.store(true, Ordering::Relaxed);
         }
-        self.engine_lanes.expect_sleep(self.lanes.load(Ordering::Relaxed));
+        let lanes = self.lanes.load(Ordering::Relaxed);
+        match self.channel() {
+            Some(channel) if channel.arms() => self.engine_lanes.expect_wait(lanes),
+            _ => self.engine_lanes.expect_sleep(lanes),
+        }
         Ok(())
     }
 
@@ -334,9 +343,7 @@ impl CompletionQueue for Cq {
             return Err(Error::busy("queue pairs or XRC queues still use this completion queue"));
         }
         self.disarm(&mut lock(&self.ring));
-        if let Some(channel) =
-            self.channel.as_ref().and_then(|c| c.as_any().downcast_ref::<Channel>())
-        {
+        if let Some(channel) = self.channel() {
             channel.forget(self.token);
         }
         Ok(())

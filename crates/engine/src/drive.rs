@@ -4,7 +4,18 @@
 //! trait instead.
 
 use std::fmt::Debug;
+use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What a thread that stands in for a lane's thread waits for, besides its event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// The descriptor that becomes readable with packets; negative if it need not be waited for.
+    pub(crate) descriptor: RawFd,
+    /// The time after which the lane wants to be driven anyhow.
+    pub(crate) timeout: Duration,
+}
 
 /// The lanes of an engine. Bit n of a mask is lane n.
 pub(crate) trait Drive: Debug + Send + Sync {
@@ -17,6 +28,26 @@ pub(crate) trait Drive: Debug + Send + Sync {
 
     /// Tells these lanes that a thread is about to sleep until an event.
     fn expect_sleep(&self, mask: u64);
+
+    /// Does the same for a thread that will wait for the lane's packets itself.
+    fn expect_wait(&self, mask: u64);
+
+    /// Lets the calling thread stand in for the thread of lane number `lane`. Returns false if it may not;
+    /// else it drives the lane by [`Drive::attend`] until [`Drive::step_back`].
+    fn step_in(&self, lane: u32) -> bool;
+
+    /// Drives a lane for the thread that stands in, and says what it waits for then. `None`: it must step
+    /// back. `polls` are those of the program when it stepped in, from [`Drive::polls`].
+    fn attend(&self, lane: u32, polls: u64) -> Option<Wait>;
+
+    /// The number of polls that have driven a lane, roughly.
+    fn polls(&self, lane: u32) -> u64;
+
+    /// Gives its place back to the lane's thread.
+    fn step_back(&self, lane: u32);
+
+    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
+    fn others(&self, lane: u32, change: i32);
 
     /// Returns when no thread is in a lane that was in it at the call: no lane accesses memory
     /// afterwards that was deregistered before.

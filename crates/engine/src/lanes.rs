@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::drive::Drive;
+use crate::drive::{Drive, Wait};
 use crate::lane::Lane;
 
 /// The largest number of lanes in an engine.
@@ -28,9 +28,41 @@ impl Drive for Table {
         each(self, mask, Lane::expect_sleep);
     }
 
+    fn expect_wait(&self, mask: u64) {
+        each(self, mask, Lane::expect_wait);
+    }
+
+    fn step_in(&self, lane: u32) -> bool {
+        one(self, lane).is_some_and(Lane::step_in)
+    }
+
+    fn attend(&self, lane: u32, polls: u64) -> Option<Wait> {
+        one(self, lane)?.attend(polls)
+    }
+
+    fn polls(&self, lane: u32) -> u64 {
+        one(self, lane).map_or(0, Lane::polls)
+    }
+
+    fn step_back(&self, lane: u32) {
+        if let Some(lane) = one(self, lane) {
+            lane.step_back();
+        }
+    }
+
+    fn others(&self, lane: u32, change: i32) {
+        if let Some(lane) = one(self, lane) {
+            lane.others(change);
+        }
+    }
+
     fn barrier(&self) {
         self.iter().filter_map(OnceLock::get).for_each(|lane| lane.barrier());
     }
+}
+
+fn one(lanes: &Table, lane: u32) -> Option<&Lane> {
+    lanes.get(lane as usize).and_then(OnceLock::get).map(|lane| &**lane)
 }
 
 #[inline]

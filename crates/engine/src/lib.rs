@@ -59,6 +59,7 @@ mod qp;
 mod quota;
 mod service;
 mod srq;
+mod standing;
 mod status;
 mod sync;
 mod thread;

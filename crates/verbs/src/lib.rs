@@ -15,8 +15,8 @@ pub use attr::{AddressHandle, DeviceAttr, DeviceInfo, GidEntry, PortAttr, PortSt
 pub use error::{Error, Result};
 pub use event::{AsyncEvent, AsyncKind, Element};
 pub use object::{
-    CompletionChannel, CompletionQueue, Context, CqRequest, Device, DeviceMemory, MemoryRegion,
-    MrRequest, MwBind, PagesRequest, PostFailure, QpRequest, QueuePair, SendRequest,
+    Attend, CompletionChannel, CompletionQueue, Context, CqRequest, Device, DeviceMemory,
+    MemoryRegion, MrRequest, MwBind, PagesRequest, PostFailure, QpRequest, QueuePair, SendRequest,
     SharedReceiveQueue, SrqAttr, SrqRequest, ThawRequest, UdTarget, Wc, XrcDomain, XrcSrq,
     XrcdRequest,
 };

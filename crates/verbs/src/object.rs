@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polypath_types::{
     Access, AhAttr, Completion, QpAttr, QpAttrMask, QpType, RecvWr, SendData, SendFlags, SendOp,
@@ -298,6 +299,21 @@ pub trait DeviceMemory: Send + Sync + Debug {
     fn free(&self) -> Result<()>;
 }
 
+/// What a thread that wants the next event of a completion channel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attend {
+    /// It reads the channel's eventfd, which may block.
+    Read,
+    /// It waits until the eventfd or this descriptor is readable, for at most this time, and asks again. A
+    /// negative descriptor is not waited for.
+    Wait {
+        /// The other descriptor.
+        descriptor: RawFd,
+        /// The longest time.
+        timeout: Duration,
+    },
+}
+
 /// A completion channel. Its eventfd, in semaphore mode, is readable while completion queues have
 /// events. Read 8 bytes for each event, then call [`CompletionChannel::take`].
 pub trait CompletionChannel: Send + Sync + Debug {
@@ -305,6 +321,14 @@ pub trait CompletionChannel: Send + Sync + Debug {
     fn fd(&self) -> RawFd;
     /// Takes the next event: the token of its completion queue.
     fn take(&self) -> Option<u64>;
+    /// Lets a thread that waits for an event do the device's work meanwhile, so that no other thread must be
+    /// woken for it. Call it again after each wait, until it answers [`Attend::Read`]. A thread that stops
+    /// before calls [`CompletionChannel::leave`]; one that ends need not.
+    fn attend(&self) -> Attend {
+        Attend::Read
+    }
+    /// Ends what [`CompletionChannel::attend`] began.
+    fn leave(&self) {}
     /// The device's own type.
     fn as_any(&self) -> &dyn Any;
 }

@@ -6,6 +6,7 @@
 //! and sends; the lane's own thread does this when no other thread does ([`sleeper`],
 //! [`busy_poll`]). Different lanes share nothing on the data path.
 
+mod attend;
 mod busy_poll;
 mod close;
 mod collect;
@@ -26,6 +27,7 @@ mod receive;
 mod round;
 pub(crate) mod send_errors;
 mod sleeper;
+mod stand_in;
 pub(crate) mod streams;
 mod waker;
 

@@ -9,6 +9,9 @@
 //! memory for the peer's. While it polls its memory, nobody receives. So a lane's thread that finds
 //! packets which nobody receives watches the socket for a time, whether or not the program polls.
 //! If it finds such packets again afterwards, it watches much longer the next time.
+//!
+//! A thread that waits for an event of a completion queue may stand in for the lane's thread
+//! ([`stand_in`](super::stand_in)). Between two events the lane's thread only ticks, as beside polling.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -18,6 +21,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
+use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
@@ -28,9 +32,9 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 /// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a posting thread to leave the lane.
-const LOCK_WAIT: Duration = Duration::from_micros(20);
+pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// The number of polls within a tick that count as busy polling.
-const BUSY_POLLS: u64 = 32;
+pub(super) const BUSY_POLLS: u64 = 32;
 /// How long the lane's thread watches the socket of a program that polls: the first time, and at
 /// most.
 const WATCH_MIN: Duration = Duration::from_millis(20);
@@ -48,7 +52,7 @@ const BRISK: u64 = 1;
 /// The same, and something was collected since its last check.
 const NEWS: u64 = 2;
 /// The longest sleep.
-const LONGEST: Duration = Duration::from_millis(500);
+pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Sleeper {
@@ -72,6 +76,7 @@ pub(crate) struct Sleeper {
     /// The time at which collected posts must be sent, in nanoseconds on the lane's clock;
     /// `u64::MAX` if there are none.
     send_by: AtomicU64,
+    stand_in: StandIn,
 }
 
 /// The state that the lane's thread keeps from one sleep to the next.
@@ -79,6 +84,8 @@ pub(crate) struct Sleeper {
 pub(crate) struct Watch {
     /// The number of polls at its last sleep.
     polls: u64,
+    /// How often a thread of the application had taken its place then.
+    stood: u64,
     /// How long it leaves a polling application alone.
     tick: Duration,
     /// The time until which it watches the socket all the same.
@@ -99,6 +106,7 @@ impl Watch {
     pub(crate) fn new(busy_poll: Duration) -> Self {
         Self {
             polls: 0,
+            stood: 0,
             tick: TICK_MIN,
             watches_until: Duration::ZERO,
             watch_for: WATCH_MIN,
@@ -145,7 +153,49 @@ impl Sleeper {
             wakes_at: AtomicU64::new(u64::MAX),
             collecting: AtomicU64::new(SLOW),
             send_by: AtomicU64::new(u64::MAX),
+            stand_in: StandIn::new(),
         })
+    }
+
+    /// Lets the calling thread wait for the socket in place of the lane's thread, which leaves it. Returns
+    /// false if it may not, else call [`Self::step_back`] at the end.
+    pub(crate) fn step_in(&self) -> bool {
+        if self.memory.is_some() || !self.stand_in.take() {
+            return false;
+        }
+        self.wake_unless_ticking();
+        true
+    }
+
+    /// Whether a thread that has stepped in may go on.
+    pub(crate) fn may_stay(&self) -> bool {
+        self.stand_in.may_stay()
+    }
+
+    /// Gives the socket back to the lane's thread.
+    pub(crate) fn step_back(&self) {
+        self.stand_in.give_back();
+        self.wake_unless_ticking();
+    }
+
+    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
+    pub(crate) fn others(&self, change: i32) {
+        self.stand_in.others(change);
+        if change > 0 {
+            self.needed();
+        }
+    }
+
+    /// The number of polls so far, roughly.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Lets the lane's thread see who waits for the socket now, unless it is about to look anyway.
+    fn wake_unless_ticking(&self) {
+        if !self.ticking.load(Ordering::SeqCst) {
+            self.waker.wake();
+        }
     }
 
     /// Notes that the application drove the lane.
@@ -230,8 +280,14 @@ impl Sleeper {
         // alone as long as each check finds that it has polled.
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
-        let needed = self.needed.swap(false, Ordering::SeqCst) || watch.owes;
-        if (busy || collects) && !needed && now >= watch.watches_until {
+        let watches = now < watch.watches_until;
+        self.stand_in.refuse(watches);
+        let stands = self.stand_in.is_taken();
+        // Threads that stand in do so again and again, with work between.
+        let returns = self.stand_in.times() != watch.stood;
+        watch.stood = self.stand_in.times();
+        let needed = (self.needed.swap(false, Ordering::SeqCst) && !stands) || watch.owes;
+        if (busy || collects || returns) && !needed && !watches {
             // Both this and `needed` use swaps: the later one sees what happened before the earlier
             // one. So a request that came too early to see that the thread ticks is seen here.
             self.ticking.swap(true, Ordering::SeqCst);
@@ -242,7 +298,11 @@ impl Sleeper {
             if contended {
                 self.waker.wait(None, LOCK_WAIT);
             }
-            let tick = if collects { COLLECT_MAX } else { watch.tick };
+            let tick = match () {
+                () if collects => COLLECT_MAX,
+                () if busy => watch.tick,
+                () => TICK_MIN,
+            };
             let rest = self.rest(None, now, tick, watch);
             self.ticking.store(false, Ordering::SeqCst);
             return match rest {
@@ -268,6 +328,13 @@ impl Sleeper {
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
+        if stands && !watches {
+            // If that thread has stepped back since, it has woken this one.
+            self.rest(None, now, timeout, watch);
+            self.wakes_at.store(u64::MAX, Ordering::Relaxed);
+            self.waker.clear();
+            return Woken::Drive;
+        }
         let quiet = self.memory.as_ref().is_none_or(|memory| memory.arm());
         if quiet && !self.poll(socket, now, timeout, &mut watch.busy_poll) {
             self.rest(Some(socket), now, timeout, watch);
@@ -354,6 +421,9 @@ impl Sleeper {
                 watch.watch_for = (watch.watch_for / 2).max(WATCH_MIN);
                 return Woken::Nothing;
             }
+            if self.stand_in.times() != watch.stood {
+                return Woken::Nothing;
+            }
         }
         watch.tick = TICK_MIN;
         Woken::Drive
@@ -362,13 +432,17 @@ impl Sleeper {
     /// Whether the socket has packets, and the application neither polls nor enters the lane any
     /// more. `polls` is the number of its polls before.
     fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
+        if self.stand_in.is_taken() {
+            return false;
+        }
         let entries = self.entries.load(Ordering::Relaxed);
         let in_memory = self.memory.as_ref().is_some_and(|memory| memory.has_more());
         if !in_memory && !self.waker.wait(Some(socket), Duration::ZERO) {
             return false;
         }
         self.waker.wait(None, LOCK_WAIT);
-        self.polls.load(Ordering::Relaxed) == polls
+        !self.stand_in.is_taken()
+            && self.polls.load(Ordering::Relaxed) == polls
             && self.entries.load(Ordering::Relaxed) == entries
     }
 }
