@@ -60,3 +60,5 @@ pub(crate) mod busy_poll;
 pub(crate) mod collect;
 #[path = "../../crates/engine/src/lane/sleeper.rs"]
 pub(crate) mod sleeper;
+#[path = "../../crates/engine/src/lane/stand_in.rs"]
+pub(crate) mod stand_in;

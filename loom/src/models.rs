@@ -54,6 +54,33 @@ pub fn who_is_about_to_sleep_wakes_a_ticking_thread() {
     });
 }
 
+/// The lane's thread does not sleep beside the socket when a thread that stood in for it has stepped back:
+/// `Lane::run` and `Lane::step_in`, reduced to what they do with the sleeper.
+pub fn the_socket_is_never_left_alone() {
+    let mut model = loom::model::Builder::new();
+    // All orders would take minutes.
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let sleeper = Arc::new(Sleeper::new(None).unwrap());
+        let steps_back = Arc::new(Mutex::new(false));
+        let (theirs, their_end) = (sleeper.clone(), steps_back.clone());
+        let application = thread::spawn(move || {
+            assert!(theirs.step_in());
+            *their_end.lock().unwrap() = true;
+            theirs.step_back();
+        });
+        let mut watch = Watch::new(Duration::ZERO);
+        // Asleep for ever without being woken is a deadlock, which the checker reports.
+        let mut now = Duration::ZERO;
+        while !*steps_back.lock().unwrap() {
+            // So long after the last look, the thread does not tick, because it expects nobody.
+            now += Duration::from_millis(5);
+            sleeper.sleep(-1, now, None, &mut watch, false);
+        }
+        application.join().unwrap();
+    });
+}
+
 /// A packet that is written into shared memory while its reader falls asleep is not slept through: the
 /// bell of the reader is rung, or it does not sleep.
 pub fn no_packet_in_shared_memory_is_slept_through() {

@@ -26,3 +26,8 @@ fn what_is_collected_is_never_slept_through() {
 fn nothing_touches_memory_after_deregistration() {
     models::nothing_touches_memory_after_deregistration();
 }
+
+#[test]
+fn the_socket_is_never_left_alone() {
+    models::the_socket_is_never_left_alone();
+}

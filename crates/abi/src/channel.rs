@@ -98,10 +98,14 @@ pub(crate) unsafe fn next_completion_event(channel: *mut ibv_comp_channel) -> bo
     }
 }
 
+/// Signals of a thread's own faults, which do not come while it waits.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT];
+
 /// Whether a signal handler of the program interrupts a `read` (`signal(7)`). Which handler has just run is not
 /// known, so one without `SA_RESTART` counts.
 fn may_interrupt() -> bool {
-    (1..=libc::SIGRTMAX()).any(|signal| {
+    (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)).any(|signal| {
         // SAFETY: zeros are a valid `sigaction`, which the call overwrites. It refuses numbers that are the C
         // library's own.
         let action = unsafe {
@@ -182,6 +186,63 @@ mod tests {
             assert_eq!((destroy_cq(cq), destroy_comp_channel(channel)), (0, 0));
             close_device(context);
             close_device(other);
+        }
+    }
+
+    static HANDLED: AtomicI32 = AtomicI32::new(0);
+
+    extern "C" fn count(_: c_int) {
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Handles a signal with these flags.
+    fn handle(signal: c_int, flags: c_int) {
+        // SAFETY: the handler only counts.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = count as *const () as usize;
+            action.sa_flags = flags;
+            assert_eq!(libc::sigaction(signal, &raw const action, core::ptr::null_mut()), 0);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_attends_is_interrupted_as_by_a_read() {
+        let context = double::open();
+        // SAFETY: objects of ours, each freed once. The thread uses only the channel, which lives.
+        unsafe {
+            let channel = create_comp_channel(context);
+            let cq = create_cq(context, 4, core::ptr::null_mut(), channel, 0);
+            double::be_attended(channel_of(channel).inner());
+            let address = channel.expose_provenance();
+            let (tell, told) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                tell.send(libc::pthread_self()).unwrap();
+                let channel = core::ptr::with_exposed_provenance_mut(address);
+                let first = (next_completion_event(channel), guard::errno());
+                // Signals that were sent too many may interrupt the next call, too.
+                while !next_completion_event(channel) && guard::errno() == libc::EINTR {}
+                first
+            });
+            let id = told.recv().unwrap();
+            // A handler that restarts calls: it goes on waiting, however often it is interrupted.
+            handle(libc::SIGUSR1, libc::SA_RESTART);
+            while HANDLED.load(Ordering::SeqCst) < 20 {
+                libc::pthread_kill(id, libc::SIGUSR1);
+                std::thread::yield_now();
+            }
+            assert!(double::is_attended(channel_of(channel).inner()), "it was interrupted");
+            // One that does not. It may run before the thread waits, so it runs until that is over.
+            handle(libc::SIGUSR2, 0);
+            while double::is_attended(channel_of(channel).inner()) {
+                libc::pthread_kill(id, libc::SIGUSR2);
+                std::thread::yield_now();
+            }
+            libc::signal(libc::SIGUSR2, libc::SIG_IGN);
+            double::complete(crate::cq::cq_of(cq).inner(), 1);
+            assert_eq!(thread.join().unwrap(), (false, libc::EINTR));
+            assert_eq!((destroy_cq(cq), destroy_comp_channel(channel)), (0, 0));
+            close_device(context);
         }
     }
 }

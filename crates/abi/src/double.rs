@@ -4,8 +4,9 @@ use core::ptr::null_mut;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use polypath_verbs::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -298,7 +299,11 @@ impl Context for Opened {
         Ok(Arc::new(AddressHandle { pd, attr: *attr, resolved: AtomicU64::new(0), place: None }))
     }
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
-        Ok(Arc::new(Channel { fd: Eventfd::new(), events: Mutex::default() }))
+        Ok(Arc::new(Channel {
+            fd: Eventfd::new(),
+            events: Mutex::default(),
+            attends: AtomicBool::new(false),
+        }))
     }
     fn create_cq(&self, request: &CqRequest) -> Result<Arc<dyn CompletionQueue>> {
         Ok(Arc::new(Queue {
@@ -379,9 +384,30 @@ impl MemoryRegion for Region {
 struct Channel {
     fd: Eventfd,
     events: Mutex<VecDeque<u64>>,
+    attends: AtomicBool,
+}
+
+/// Lets whoever waits for an event of this channel wait as [`CompletionChannel::attend`] says, until it leaves.
+pub(crate) fn be_attended(channel: &Arc<dyn CompletionChannel>) {
+    let channel: &Channel = channel.as_any().downcast_ref().unwrap();
+    channel.attends.store(true, Ordering::SeqCst);
+}
+
+/// Whether nobody has left it since.
+pub(crate) fn is_attended(channel: &Arc<dyn CompletionChannel>) -> bool {
+    let channel: &Channel = channel.as_any().downcast_ref().unwrap();
+    channel.attends.load(Ordering::SeqCst)
 }
 
 impl CompletionChannel for Channel {
+    fn attend(&self) -> Attend {
+        let waits = self.attends.load(Ordering::SeqCst) && self.events.lock().unwrap().is_empty();
+        let timeout = Duration::from_secs(60);
+        if waits { Attend::Wait { descriptor: -1, timeout } } else { Attend::Read }
+    }
+    fn leave(&self) {
+        self.attends.store(false, Ordering::SeqCst);
+    }
     fn fd(&self) -> RawFd {
         self.fd.0.as_raw_fd()
     }

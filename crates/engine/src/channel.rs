@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use polypath_verbs::{Attend, CompletionChannel};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use crate::drive::{Drive, Wait};
+use crate::drive::{Attended, Drive};
 use crate::notify::NoticeQueue;
 use crate::standing;
 
@@ -76,13 +76,14 @@ impl Channel {
     }
 
     /// Stands in for a lane's thread, if there is nothing to read yet.
-    fn stand_in(&self) -> Option<Wait> {
-        let (lanes, lane) = self.lane().filter(|_| self.notices.is_empty())?;
-        let may_block = |fd| !fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        if !may_block(self.notices.as_fd()) {
-            return None;
+    fn stand_in(&self) -> Attended {
+        let blocks = |fd| !fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        match self.lane() {
+            Some((lanes, lane)) if self.notices.is_empty() && blocks(self.notices.as_fd()) => {
+                standing::attend(lanes, lane, &|| !self.notices.is_empty())
+            }
+            _ => Attended::Refused,
         }
-        standing::attend(lanes, lane).filter(|_| self.notices.is_empty())
     }
 
     /// Notes whether a reader may be waiting whom the lane's thread must serve.
@@ -113,17 +114,16 @@ impl CompletionChannel for Channel {
     }
     fn attend(&self) -> Attend {
         self.is_read(false);
-        match self.stand_in() {
-            Some(Wait { descriptor, timeout }) => {
-                self.arms.store(0, Ordering::Relaxed);
-                Attend::Wait { descriptor, timeout }
-            }
-            None => {
-                standing::leave();
-                self.is_read(self.notices.is_empty());
-                Attend::Read
-            }
+        let attended = self.stand_in();
+        if attended != Attended::Refused {
+            self.arms.store(0, Ordering::Relaxed);
         }
+        if let Attended::Wait { descriptor, timeout } = attended {
+            return Attend::Wait { descriptor, timeout };
+        }
+        standing::leave();
+        self.is_read(self.notices.is_empty());
+        Attend::Read
     }
     fn leave(&self) {
         standing::leave();

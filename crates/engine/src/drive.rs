@@ -8,13 +8,20 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a thread that stands in for a lane's thread waits for, besides its event.
+/// How a thread that stands in for a lane's thread goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
-    /// The descriptor that becomes readable with packets; negative if it need not be waited for.
-    pub(crate) descriptor: RawFd,
-    /// The time after which the lane wants to be driven anyhow.
-    pub(crate) timeout: Duration,
+pub(crate) enum Attended {
+    /// Its event has come.
+    Event,
+    /// It waits for its event, and then drives the lane again.
+    Wait {
+        /// The descriptor that becomes readable with packets; negative if it need not be waited for.
+        descriptor: RawFd,
+        /// The time after which the lane wants to be driven anyhow.
+        timeout: Duration,
+    },
+    /// It may not stand in, or no more.
+    Refused,
 }
 
 /// The lanes of an engine. Bit n of a mask is lane n.
@@ -36,9 +43,9 @@ pub(crate) trait Drive: Debug + Send + Sync {
     /// else it drives the lane by [`Drive::attend`] until [`Drive::step_back`].
     fn step_in(&self, lane: u32) -> bool;
 
-    /// Drives a lane for the thread that stands in, and says what it waits for then. `None`: it must step
-    /// back. `polls` are those of the program when it stepped in, from [`Drive::polls`].
-    fn attend(&self, lane: u32, polls: u64) -> Option<Wait>;
+    /// Drives a lane for the thread that stands in. `polls` are those of the program when it stepped in, from
+    /// [`Drive::polls`].
+    fn attend(&self, lane: u32, polls: u64, has_event: &dyn Fn() -> bool) -> Attended;
 
     /// The number of polls that have driven a lane, roughly.
     fn polls(&self, lane: u32) -> u64;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::drive::{Drive, Wait};
+use crate::drive::{Attended, Drive};
 use crate::lane::Lane;
 
 /// The largest number of lanes in an engine.
@@ -36,8 +36,8 @@ impl Drive for Table {
         one(self, lane).is_some_and(Lane::step_in)
     }
 
-    fn attend(&self, lane: u32, polls: u64) -> Option<Wait> {
-        one(self, lane)?.attend(polls)
+    fn attend(&self, lane: u32, polls: u64, has_event: &dyn Fn() -> bool) -> Attended {
+        one(self, lane).map_or(Attended::Refused, |lane| lane.attend(polls, has_event))
     }
 
     fn polls(&self, lane: u32) -> u64 {

@@ -3,12 +3,13 @@
 use std::sync::TryLockError;
 
 use crate::clock;
-use crate::drive::Wait;
+use crate::drive::Attended;
 use crate::lane::Lane;
 use crate::lane::failure::Alarm;
 use crate::lane::held::Held;
 use crate::lane::round::Driver;
 use crate::lane::sleeper::{BUSY_POLLS, LOCK_WAIT, LONGEST};
+use crate::notify::lock;
 
 impl Lane {
     /// Notes that a thread is about to wait for an event in place of the lane's thread.
@@ -38,30 +39,44 @@ impl Lane {
         self.sleeper.others(change);
     }
 
-    /// Drives the lane for the thread that stands in, and says what it waits for then. `None`: it must step
-    /// back. That is also so if other threads have polled since the program had made so many `polls`, because
-    /// they take the packets, and each packet would wake this one for nothing.
-    pub(crate) fn attend(&self, polls: u64) -> Option<Wait> {
-        let polled = self.sleeper.polls().wrapping_sub(polls);
-        if self.is_closed() || !self.sleeper.may_stay() || polled >= BUSY_POLLS {
-            return None;
-        }
-        match Held::try_take(&self.state) {
-            Ok(mut state) => {
-                let _alarm = Alarm(&self.sleeper);
-                state.collector.left(clock::now());
-                // Nobody polls for what arrives, so this thread does as the lane's own.
-                self.progress(&mut state, Driver::Lane);
-                let now = state.io.now;
-                let until = state.next_deadline().map_or(LONGEST, |at| at.saturating_sub(now));
-                Some(Wait { descriptor: self.socket, timeout: until.min(LONGEST) })
+    /// Drives the lane for the thread that stands in, until it has its event or should sleep. It is refused if
+    /// other threads have polled since the program had made so many `polls`, because they take the packets,
+    /// and each packet would wake this one for nothing.
+    pub(crate) fn attend(&self, polls: u64, has_event: &dyn Fn() -> bool) -> Attended {
+        let mut busy_poll = lock(&self.busy_poll);
+        let begun = clock::now();
+        busy_poll.wakes(begun);
+        let window = busy_poll.window(begun);
+        loop {
+            let polled = self.sleeper.polls().wrapping_sub(polls);
+            if self.is_closed() || !self.sleeper.may_stay() || polled >= BUSY_POLLS {
+                return Attended::Refused;
             }
-            // The socket may stay readable until the other thread has left, so polling it is useless.
-            Err(TryLockError::WouldBlock) => Some(Wait { descriptor: -1, timeout: LOCK_WAIT }),
-            Err(TryLockError::Poisoned(mut poisoned)) => {
-                self.end(poisoned.get_mut());
-                None
+            let (descriptor, timeout, now) = match Held::try_take(&self.state) {
+                Ok(mut state) => {
+                    let _alarm = Alarm(&self.sleeper);
+                    state.collector.left(clock::now());
+                    // Nobody polls for what arrives, so this thread does as the lane's own.
+                    self.progress(&mut state, Driver::Lane);
+                    let now = state.io.now;
+                    let until = state.next_deadline().map_or(LONGEST, |at| at.saturating_sub(now));
+                    (self.socket, until.min(LONGEST), now)
+                }
+                // The socket may stay readable until the other thread has left, so polling it is useless.
+                Err(TryLockError::WouldBlock) => (-1, LOCK_WAIT, clock::now()),
+                Err(TryLockError::Poisoned(mut poisoned)) => {
+                    self.end(poisoned.get_mut());
+                    return Attended::Refused;
+                }
+            };
+            if has_event() {
+                return Attended::Event;
             }
+            if now.saturating_sub(begun) >= window {
+                busy_poll.sleeps(now);
+                return Attended::Wait { descriptor, timeout };
+            }
+            core::hint::spin_loop();
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct BusyPoll {
     /// The result of the last check.
     idle: bool,
     processors: Processors,
+    /// When the thread went to sleep, if it has not told yet that it woke up.
+    asleep_since: Option<Duration>,
 }
 
 impl BusyPoll {
@@ -41,6 +43,19 @@ impl BusyPoll {
             check_at: Duration::ZERO,
             idle: false,
             processors: Processors::of_this_thread(),
+            asleep_since: None,
+        }
+    }
+
+    /// Notes that the thread goes to sleep.
+    pub(super) fn sleeps(&mut self, now: Duration) {
+        self.asleep_since = Some(now);
+    }
+
+    /// Notes that it is awake.
+    pub(super) fn wakes(&mut self, now: Duration) {
+        if let Some(since) = self.asleep_since.take() {
+            self.slept(now.saturating_sub(since));
         }
     }
 

@@ -51,6 +51,7 @@ use crate::media::tcp::Streams;
 use crate::media::{Receivers, Senders, Wrappers};
 use crate::notify::lock;
 
+use busy_poll::BusyPoll;
 use collect::Collector;
 use failure::Alarm;
 use held::Held;
@@ -107,6 +108,8 @@ pub(crate) struct Lane {
     /// because otherwise it could take the lock again and again before a sleeping thread is awake.
     waiting: AtomicU32,
     sleeper: Sleeper,
+    /// How long a thread that stands in for the lane's thread polls before it sleeps.
+    busy_poll: Mutex<BusyPoll>,
     /// Shared memory with other lanes, if it is used.
     exchange: Option<Arc<Exchange>>,
     /// TCP streams to other lanes, and the port for them, if they are used.
@@ -169,6 +172,7 @@ impl Lane {
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new(exchange.clone()).map_err(|e| os_error(&e))?,
+            busy_poll: Mutex::new(BusyPoll::new(config.busy_poll)),
             ended: Once::new(),
             closed: AtomicBool::new(false),
             exchange,
@@ -485,6 +489,7 @@ impl Lane {
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new(None).map_err(|e| os_error(&e))?,
+            busy_poll: Mutex::new(BusyPoll::new(Duration::ZERO)),
             ended: Once::new(),
             closed: AtomicBool::new(false),
             exchange: None,

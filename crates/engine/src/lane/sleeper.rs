@@ -43,6 +43,9 @@ const WATCH_MAX: Duration = Duration::from_secs(1);
 /// polling halves that time again. There are many such ticks with a program that polls for its own
 /// completions half of the time, and its memory the other half.
 const WATCH_GROWTH: u32 = 8;
+/// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
+/// threads stand in for it.
+pub(super) const LEFT: u32 = 4;
 /// The number of checks for collected posts, all in vain, after which a thread stops checking.
 const VAIN_LOOKS: u32 = 8;
 /// The thread does not check for collected posts by itself: it must be woken.
@@ -76,7 +79,7 @@ pub(crate) struct Sleeper {
     /// The time at which collected posts must be sent, in nanoseconds on the lane's clock;
     /// `u64::MAX` if there are none.
     send_by: AtomicU64,
-    stand_in: StandIn,
+    pub(super) stand_in: StandIn,
 }
 
 /// The state that the lane's thread keeps from one sleep to the next.
@@ -86,6 +89,10 @@ pub(crate) struct Watch {
     polls: u64,
     /// How often a thread of the application had taken its place then.
     stood: u64,
+    /// The time until which such threads are expected to come back.
+    returns_until: Duration,
+    /// The number of ticks in a row that found packets which a thread between two events had left.
+    left: u32,
     /// How long it leaves a polling application alone.
     tick: Duration,
     /// The time until which it watches the socket all the same.
@@ -107,6 +114,8 @@ impl Watch {
         Self {
             polls: 0,
             stood: 0,
+            returns_until: Duration::ZERO,
+            left: 0,
             tick: TICK_MIN,
             watches_until: Duration::ZERO,
             watch_for: WATCH_MIN,
@@ -284,8 +293,11 @@ impl Sleeper {
         self.stand_in.refuse(watches);
         let stands = self.stand_in.is_taken();
         // Threads that stand in do so again and again, with work between.
-        let returns = self.stand_in.times() != watch.stood;
-        watch.stood = self.stand_in.times();
+        if self.stand_in.times() != watch.stood {
+            watch.stood = self.stand_in.times();
+            watch.returns_until = now + TICK_MAX;
+        }
+        let returns = now < watch.returns_until;
         let needed = (self.needed.swap(false, Ordering::SeqCst) && !stands) || watch.owes;
         if (busy || collects || returns) && !needed && !watches {
             // Both this and `needed` use swaps: the later one sees what happened before the earlier
@@ -303,19 +315,24 @@ impl Sleeper {
                 () if busy => watch.tick,
                 () => TICK_MIN,
             };
-            let rest = self.rest(None, now, tick, watch);
+            let mut rest = self.rest(None, now, tick, watch);
+            if rest == Rest::Woken && !self.needed.load(Ordering::SeqCst) {
+                // A thread stepped in or back just before the tick began.
+                self.waker.clear();
+                rest = self.rest(None, clock::now(), tick, watch);
+            }
             self.ticking.store(false, Ordering::SeqCst);
             return match rest {
                 Rest::Overdue => Woken::Drive,
                 Rest::Woken => {
                     self.waker.clear();
-                    self.ticked(socket, polls, watch)
+                    self.ticked(socket, polls, returns, watch)
                 }
                 Rest::Over if collects => match self.polls.load(Ordering::Relaxed) == polls {
                     true => Woken::Drive,
                     false => Woken::Nothing,
                 },
-                Rest::Over => self.ticked(socket, polls, watch),
+                Rest::Over => self.ticked(socket, polls, returns, watch),
             };
         }
         watch.tick = TICK_MIN;
@@ -398,7 +415,11 @@ impl Sleeper {
     /// Polls for the events that `sleep` waits for, if they are likely to come soon. Returns false
     /// if none came.
     fn poll(&self, socket: RawFd, since: Duration, most: Duration, busy: &mut BusyPoll) -> bool {
-        let until = since + busy.window(since).min(most);
+        let window = busy.window(since).min(most);
+        if window.is_zero() {
+            return false;
+        }
+        let until = since + window;
         while clock::now() < until {
             if self.waker.wait(Some(socket), Duration::ZERO) {
                 return true;
@@ -409,13 +430,18 @@ impl Sleeper {
     }
 
     /// Handles the end of a tick. `polls` is the number of polls at its start.
-    fn ticked(&self, socket: RawFd, polls: u64, watch: &mut Watch) -> Woken {
+    fn ticked(&self, socket: RawFd, polls: u64, returns: bool, watch: &mut Watch) -> Woken {
         let polls_now = self.polls.load(Ordering::Relaxed);
+        let returns = returns || self.stand_in.times() != watch.stood;
         if !self.needed.load(Ordering::SeqCst) {
             if self.is_unpolled(socket, polls_now) {
                 watch.tick = TICK_MIN;
-                return Woken::Unpolled;
+                watch.left += 1;
+                // A thread that stands in is seldom away for long.
+                let is_away = returns && watch.left < LEFT;
+                return if is_away { Woken::Drive } else { Woken::Unpolled };
             }
+            watch.left = 0;
             if polls_now.wrapping_sub(polls) >= BUSY_POLLS {
                 watch.tick = (watch.tick * 2).min(TICK_MAX);
                 watch.watch_for = (watch.watch_for / 2).max(WATCH_MIN);
@@ -561,26 +587,30 @@ mod tests {
         let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "there are no packets");
+        assert_eq!(
+            sleeper.ticked(fd, 0, false, &mut watch),
+            Woken::Nothing,
+            "there are no packets"
+        );
         sender.send(b"a packet").unwrap();
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
+        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Unpolled);
         watch.watch_socket(second);
         assert_eq!(watch.watches_until, second + WATCH_MIN);
         // Now the packet alone wakes it, even if the application polls.
         assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
         // Packets are left unpolled again after that, so it watches longer.
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Unpolled);
+        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Unpolled);
         watch.watch_socket(second * 2);
         assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
         socket.recv(&mut [0; 16]).unwrap();
-        assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing, "somebody took it");
+        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Nothing, "somebody took it");
         assert_eq!(watch.watch_for, WATCH_MAX / 2);
         for _ in 0..8 {
-            assert_eq!(sleeper.ticked(fd, 0, &mut watch), Woken::Nothing);
+            assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Nothing);
         }
         assert_eq!(watch.watch_for, WATCH_MIN);
         // The application polls rarely. The thread does the work, and does not watch the socket for
         // it.
-        assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, &mut watch), Woken::Drive);
+        assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, false, &mut watch), Woken::Drive);
     }
 }

@@ -73,7 +73,15 @@ impl StandIn {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
     use super::*;
+    use crate::clock;
+    use crate::lane::sleeper::{LEFT, Sleeper, Watch, Woken};
+
+    const TICK: Duration = Duration::from_millis(1);
 
     #[test]
     fn one_thread_at_a_time_and_none_while_others_need_the_lane_s_thread() {
@@ -89,5 +97,77 @@ mod tests {
         place.refuse(false);
         assert!(place.take());
         assert_eq!(place.times(), 2);
+    }
+
+    /// A socket with a packet in it, if `full`.
+    fn socket(full: bool) -> (UnixDatagram, UnixDatagram) {
+        let (socket, sender) = UnixDatagram::pair().unwrap();
+        if full {
+            sender.send(b"a packet").unwrap();
+        }
+        (socket, sender)
+    }
+
+    #[test]
+    fn the_lane_s_thread_leaves_the_socket_to_who_stands_in_and_comes_back() {
+        let (socket, _sender) = socket(true);
+        let fd = socket.as_raw_fd();
+        let sleeper = Sleeper::new(None).unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        let mut sleep = |deadline| sleeper.sleep(fd, clock::now(), deadline, &mut watch, false);
+        assert!(sleeper.step_in());
+        assert_eq!(sleep(None), Woken::Drive, "nobody came back within the tick");
+        // From now on only a deadline or the thread itself wakes it, not the packet.
+        let deadline = clock::now() + TICK * 20;
+        while clock::now() < deadline {
+            assert_eq!(sleep(Some(deadline)), Woken::Drive);
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| sleeper.step_back());
+            while sleeper.stand_in.is_taken() {
+                sleep(None);
+            }
+        });
+        // The packet wakes it again, at the latest when it does not expect that thread any more.
+        let long_since = clock::now() + TICK * 20;
+        assert_eq!(sleeper.sleep(fd, long_since, None, &mut watch, false), Woken::Drive);
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_left_alone_but_packets_are_not_left_for_long() {
+        let (empty, _other) = socket(false);
+        let (full, _sender) = socket(true);
+        let sleeper = Sleeper::new(None).unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        let come_and_go = || {
+            assert!(sleeper.step_in());
+            sleeper.step_back();
+        };
+        come_and_go();
+        // A wake-up that came too early does not end the tick.
+        let sleep = |fd: &UnixDatagram, watch: &mut Watch| {
+            sleeper.sleep(fd.as_raw_fd(), clock::now(), None, watch, false)
+        };
+        assert_eq!(sleep(&empty, &mut watch), Woken::Drive, "it did not come back: timers count");
+        for _ in 1..LEFT {
+            come_and_go();
+            assert_eq!(sleep(&full, &mut watch), Woken::Drive, "a packet is left");
+        }
+        come_and_go();
+        assert_eq!(sleep(&full, &mut watch), Woken::Unpolled);
+        watch.watch_socket(clock::now());
+        assert_eq!(sleep(&full, &mut watch), Woken::Drive);
+        assert!(!sleeper.step_in(), "the lane's thread watches");
+    }
+
+    #[test]
+    fn who_sleeps_in_another_way_is_not_left_to_who_stands_in() {
+        let sleeper = Sleeper::new(None).unwrap();
+        assert!(sleeper.step_in());
+        assert!(sleeper.may_stay());
+        sleeper.others(1);
+        assert!(!sleeper.may_stay());
+        sleeper.others(-1);
+        assert!(sleeper.may_stay());
     }
 }
