@@ -67,8 +67,8 @@ pub(crate) unsafe fn next_event(fd: c_int) -> bool {
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
 }
 
-/// Waits for the channel's next event like [`next_event`], and lets the thread do the device's work meanwhile,
-/// if the device wants that.
+/// Waits for the channel's next event like [`next_event`], and lets the thread do the device's work
+/// meanwhile, if the device wants that.
 ///
 /// # Safety
 /// `channel` is one of ours. None of the caller's frames needs to be unwound.
@@ -102,8 +102,8 @@ pub(crate) unsafe fn next_completion_event(channel: *mut ibv_comp_channel) -> bo
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT];
 
-/// Whether a signal handler of the program interrupts a `read` (`signal(7)`). Which handler has just run is not
-/// known, so one without `SA_RESTART` counts.
+/// Whether a signal handler of the program interrupts a `read` (`signal(7)`). Which handler has just run is
+/// not known, so one without `SA_RESTART` counts.
 fn may_interrupt() -> bool {
     (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)).any(|signal| {
         // SAFETY: zeros are a valid `sigaction`, which the call overwrites. It refuses numbers that are the C

@@ -387,7 +387,8 @@ struct Channel {
     attends: AtomicBool,
 }
 
-/// Lets whoever waits for an event of this channel wait as [`CompletionChannel::attend`] says, until it leaves.
+/// Lets whoever waits for an event of this channel wait as [`CompletionChannel::attend`] says, until it
+/// leaves.
 pub(crate) fn be_attended(channel: &Arc<dyn CompletionChannel>) {
     let channel: &Channel = channel.as_any().downcast_ref().unwrap();
     channel.attends.store(true, Ordering::SeqCst);

@@ -35,7 +35,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("POLYPATH_DEVICE", "Which devices a program sees, as --device."),
     (
         "POLYPATH_BUSY_POLL",
-        "How long a lane\'s thread polls before it sleeps, in microseconds from 0 to 1000; 100 by default.",
+        "How long a lane\'s thread, or one that waits for a completion event, polls before it sleeps, in \
+         microseconds from 0 to 1000; 100 by default.",
     ),
     (
         "POLYPATH_FAULT",

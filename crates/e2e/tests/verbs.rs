@@ -189,6 +189,20 @@ fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error
 }
 
 #[test]
+fn threads_wait_for_events_in_every_way() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/waiting.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    for (device, busy_poll) in [("roce", "0"), ("mp", "100"), ("roce", "1000")] {
+        let run = lab.host(0).verbs([&*program, "2000"]).device(Some(device));
+        let run = run.env("POLYPATH_BUSY_POLL", busy_poll).run(Duration::from_secs(60))?;
+        run.expect_success()?.expect_line("after another had a signal")?;
+    }
+    Ok(())
+}
+
+#[test]
 fn an_empty_list_of_devices_is_explained() -> Result<(), Error> {
     run("ibv_devices", Some("roce:nosuch"))?
         .expect_line("interface `nosuch` does not exist")

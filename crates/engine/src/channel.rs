@@ -49,8 +49,8 @@ impl Channel {
         self.lanes.fetch_or(lanes, Ordering::Relaxed);
     }
 
-    /// Notes that a queue is armed. Returns whether the thread that waits for the event will most likely stand
-    /// in for the lane's thread, which need not be told then.
+    /// Notes that a queue is armed. Returns whether the thread that waits for the event will most likely
+    /// stand in for the lane's thread, which need not be told then.
     pub(crate) fn arms(&self) -> bool {
         let arms = self.arms.load(Ordering::Relaxed);
         if arms < ARMS {
