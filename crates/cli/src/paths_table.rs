@@ -15,7 +15,7 @@ pub(crate) fn paths(paths: &[PathStatus]) -> String {
             format!("{} > {}", path.local, path.remote),
             over(path),
             source_port(path),
-            path.state.clone(),
+            state(path),
             path.rtt_us.map_or_else(|| "-".to_owned(), duration),
             bytes(path.counters.sent_bytes),
             bytes(path.counters.received_bytes),
@@ -24,6 +24,14 @@ pub(crate) fn paths(paths: &[PathStatus]) -> String {
         ]);
     }
     if table.is_empty() { String::new() } else { table.render("  ") }
+}
+
+/// The state of a path, and how many others it shares a bottleneck with, as far as that is known.
+fn state(path: &PathStatus) -> String {
+    match path.coupled {
+        0 => path.state.clone(),
+        others => format!("{}, coupled with {others}", path.state),
+    }
 }
 
 /// The interface of a path, and the port by which it leaves if that is a bond that tells.
@@ -48,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_over_a_bond_names_the_port_that_it_leaves_by() {
+    fn a_path_names_its_port_of_a_bond_and_how_many_share_its_bottleneck() {
         let path = |bond_port: &str| PathStatus {
             local: [10, 0, 0, 1].into(),
             remote: [10, 0, 0, 2].into(),
@@ -68,5 +76,7 @@ mod tests {
         assert_eq!(over(&path("")), "bond0");
         let text = paths(&[path("eth1")]);
         assert!(text.contains(" bond0 by eth1 "), "{text}");
+        let text = paths(&[path("eth1"), PathStatus { coupled: 1, ..path("eth2") }]);
+        assert!(text.contains(" active, coupled with 1 "), "{text}");
     }
 }

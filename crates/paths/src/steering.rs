@@ -74,9 +74,15 @@ impl PathManager {
             (true, false) => current,
             (false, _) => self.fresh_port(association, pair, current, p.port),
         };
-        let Some(p) = self.paths.get_mut(index) else { return };
-        p.turns = PortTurns::new(port);
-        self.set_port(index, port);
+        self.begin_at(index, port);
+    }
+
+    /// Gives a path this source port, to which it returns from others.
+    fn begin_at(&mut self, path: PathId, port: u16) {
+        if let Some(p) = self.paths.get_mut(path) {
+            p.turns = PortTurns::new(port);
+        }
+        self.set_port(path, port);
     }
 
     /// The bond whose ports the plain queue pairs of a peer take in turn. A flow label chooses the source
@@ -120,10 +126,7 @@ impl PathManager {
             return;
         }
         let port = self.draw_port(pair, key.way);
-        if let Some(p) = self.paths.get_mut(path) {
-            p.turns = PortTurns::new(port);
-        }
-        self.set_port(path, port);
+        self.begin_at(path, port);
     }
 
     /// A random source port that most likely leads another way than this one. Over a bond whose hash is known
