@@ -80,7 +80,11 @@ pub(crate) unsafe fn next_completion_event(channel: *mut ibv_comp_channel) -> bo
             let inner = channel_of(channel).inner();
             let Attend::Wait { descriptor, timeout } = guard::run(Attend::Read, || inner.attend())
             else {
-                return next_event((*channel).fd);
+                let read = next_event((*channel).fd);
+                let errno = guard::errno();
+                guard::run((), || inner.leave());
+                guard::set_errno(errno);
+                return read;
             };
             let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut list = [entry((*channel).fd), entry(descriptor)];

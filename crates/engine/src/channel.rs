@@ -16,7 +16,6 @@ use crate::standing;
 /// The number of times that a queue may be armed without a thread that waits as [`CompletionChannel::attend`]
 /// says. After that the program is taken to wait in another way, as by `poll(2)`.
 const ARMS: u32 = 16;
-const NO_LANE: u32 = u32::MAX;
 
 /// A completion channel: the tokens of completion queues that have an event.
 #[derive(Debug)]
@@ -28,8 +27,6 @@ pub(crate) struct Channel {
     lanes: AtomicU64,
     /// The number of times that its queues were armed since a thread stood in for a lane's, or [`ARMS`].
     arms: AtomicU32,
-    /// The lane whose thread must serve a reader of this channel, or [`NO_LANE`].
-    served_by: AtomicU32,
 }
 
 impl Channel {
@@ -39,7 +36,6 @@ impl Channel {
             engine_lanes: OnceLock::new(),
             lanes: AtomicU64::new(0),
             arms: AtomicU32::new(ARMS),
-            served_by: AtomicU32::new(NO_LANE),
         })
     }
 
@@ -68,40 +64,10 @@ impl Channel {
         self.notices.forget(|t| *t == token);
     }
 
-    /// The only lane that feeds it, if it is only one: more have more sockets than a thread waits for here.
-    fn lane(&self) -> Option<(&Arc<dyn Drive>, u32)> {
-        let lanes = self.lanes.load(Ordering::Relaxed);
-        let lane = lanes.is_power_of_two().then(|| lanes.trailing_zeros())?;
-        Some((self.engine_lanes.get()?, lane))
-    }
-
-    /// Stands in for a lane's thread, if there is nothing to read yet.
-    fn stand_in(&self) -> Attended {
-        let blocks = |fd| !fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        match self.lane() {
-            Some((lanes, lane)) if self.notices.is_empty() && blocks(self.notices.as_fd()) => {
-                standing::attend(lanes, lane, &|| !self.notices.is_empty())
-            }
-            _ => Attended::Refused,
-        }
-    }
-
-    /// Notes whether a reader may be waiting whom the lane's thread must serve.
-    fn is_read(&self, is_read: bool) {
-        let lane = self.lane().map_or(NO_LANE, |(_, lane)| if is_read { lane } else { NO_LANE });
-        let before = self.served_by.swap(lane, Ordering::Relaxed);
-        if before != lane
-            && let Some(lanes) = self.engine_lanes.get()
-        {
-            lanes.others(before, -1);
-            lanes.others(lane, 1);
-        }
-    }
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.is_read(false);
+    /// Whether a read of the descriptor blocks.
+    fn blocks(&self) -> bool {
+        let flags = fcntl_getfl(self.notices.as_fd());
+        self.notices.is_empty() && !flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 }
 
@@ -113,17 +79,27 @@ impl CompletionChannel for Channel {
         self.notices.take()
     }
     fn attend(&self) -> Attend {
-        self.is_read(false);
-        let attended = self.stand_in();
-        if attended != Attended::Refused {
-            self.arms.store(0, Ordering::Relaxed);
+        let lanes = self.lanes.load(Ordering::Relaxed);
+        let Some(engine_lanes) = self.engine_lanes.get().filter(|_| self.blocks()) else {
+            standing::leave();
+            return Attend::Read;
+        };
+        // Several lanes have more sockets than a thread waits for here.
+        let attended = match lanes.is_power_of_two() {
+            true => {
+                let has_event = || !self.notices.is_empty();
+                standing::attend(engine_lanes, lanes.trailing_zeros(), &has_event)
+            }
+            false => Attended::Refused,
+        };
+        match attended {
+            Attended::Refused => standing::read(engine_lanes, lanes),
+            Attended::Event | Attended::Wait { .. } => self.arms.store(0, Ordering::Relaxed),
         }
-        if let Attended::Wait { descriptor, timeout } = attended {
-            return Attend::Wait { descriptor, timeout };
+        match attended {
+            Attended::Wait { descriptor, timeout } => Attend::Wait { descriptor, timeout },
+            Attended::Event | Attended::Refused => Attend::Read,
         }
-        standing::leave();
-        self.is_read(self.notices.is_empty());
-        Attend::Read
     }
     fn leave(&self) {
         standing::leave();

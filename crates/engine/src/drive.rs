@@ -53,8 +53,9 @@ pub(crate) trait Drive: Debug + Send + Sync {
     /// Gives its place back to the lane's thread.
     fn step_back(&self, lane: u32);
 
-    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
-    fn others(&self, lane: u32, change: i32);
+    /// Notes that one more (1) or one less (-1) thread waits for an event that the threads of these lanes
+    /// must bring.
+    fn others(&self, mask: u64, change: i32);
 
     /// Returns when no thread is in a lane that was in it at the call: no lane accesses memory
     /// afterwards that was deregistered before.

@@ -50,10 +50,8 @@ impl Drive for Table {
         }
     }
 
-    fn others(&self, lane: u32, change: i32) {
-        if let Some(lane) = one(self, lane) {
-            lane.others(change);
-        }
+    fn others(&self, mask: u64, change: i32) {
+        each(self, mask, |lane| lane.others(change));
     }
 
     fn barrier(&self) {

@@ -1,56 +1,79 @@
-//! The lane for which the calling thread stands in.
+//! What the calling thread is to a lane while it waits for an event.
 //!
-//! A thread may be cancelled (`pthread_cancel`) while it waits for an event. Then nothing of it runs but the
-//! destructors of its thread-local data, so one of these gives the place back to the lane's thread.
+//! A thread may be cancelled (`pthread_cancel`) while it waits. Then nothing of it runs but the destructors
+//! of its thread-local data, so one of these tells the lane.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::drive::{Attended, Drive, are_same};
 
-/// The place of a lane's thread, held by a thread of the application.
-struct Standing {
+/// A thread that waits for an event.
+struct Waiting {
     lanes: Arc<dyn Drive>,
-    lane: u32,
-    /// The polls of the program when it took the place.
-    polls: u64,
+    role: Role,
 }
 
-impl Drop for Standing {
+enum Role {
+    /// It stands in for a lane's thread. The program had made so many polls when it began.
+    StandsIn { lane: u32, polls: u64 },
+    /// It reads the channel's descriptor, and the threads of these lanes must bring the event.
+    Reads { mask: u64 },
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.lanes.step_back(self.lane);
+        match self.role {
+            Role::StandsIn { lane, .. } => self.lanes.step_back(lane),
+            Role::Reads { mask } => self.lanes.others(mask, -1),
+        }
     }
 }
 
 thread_local! {
-    static PLACE: RefCell<Option<Standing>> = const { RefCell::new(None) };
+    static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
 }
 
 /// Drives this lane for the calling thread, which stands in for the lane's thread as long as it waits.
 pub(crate) fn attend(lanes: &Arc<dyn Drive>, lane: u32, has_event: &dyn Fn() -> bool) -> Attended {
-    PLACE.with_borrow_mut(|place| {
-        if place.as_ref().is_some_and(|at| at.lane != lane || !are_same(&at.lanes, lanes)) {
-            *place = None;
-        }
-        if place.is_none() {
-            let polls = lanes.polls(lane);
-            if !lanes.step_in(lane) {
-                return Attended::Refused;
+    WAITING.with_borrow_mut(|waiting| {
+        let polls = match waiting {
+            Some(Waiting { lanes: of, role: Role::StandsIn { lane: at, polls } })
+                if *at == lane && are_same(of, lanes) =>
+            {
+                *polls
             }
-            *place = Some(Standing { lanes: lanes.clone(), lane, polls });
-        }
-        let polls = place.as_ref().map_or(0, |at| at.polls);
+            _ => {
+                *waiting = None;
+                let polls = lanes.polls(lane);
+                if !lanes.step_in(lane) {
+                    return Attended::Refused;
+                }
+                let role = Role::StandsIn { lane, polls };
+                *waiting = Some(Waiting { lanes: lanes.clone(), role });
+                polls
+            }
+        };
         let attended = lanes.attend(lane, polls, has_event);
         if !matches!(attended, Attended::Wait { .. }) {
-            *place = None;
+            *waiting = None;
         }
         attended
     })
 }
 
-/// Gives the place back, if the calling thread has one.
+/// Notes that the calling thread reads, until [`leave`], and depends on the threads of these lanes.
+pub(crate) fn read(lanes: &Arc<dyn Drive>, mask: u64) {
+    WAITING.with_borrow_mut(|waiting| {
+        *waiting = None;
+        lanes.others(mask, 1);
+        *waiting = Some(Waiting { lanes: lanes.clone(), role: Role::Reads { mask } });
+    });
+}
+
+/// Notes that the calling thread does not wait any more.
 pub(crate) fn leave() {
-    PLACE.with_borrow_mut(|place| *place = None);
+    WAITING.with_borrow_mut(|waiting| *waiting = None);
 }
 
 #[cfg(test)]
@@ -60,9 +83,9 @@ mod tests {
 
     use super::*;
 
-    /// One lane, with the number of threads that stand in for its thread.
+    /// One lane, with the number of threads that stand in for its thread, and of those that read.
     #[derive(Debug, Default)]
-    struct Lane(AtomicI32);
+    struct Lane(AtomicI32, AtomicI32);
 
     impl Drive for Lane {
         fn drive(&self, _: u64) {}
@@ -84,7 +107,9 @@ mod tests {
         fn step_back(&self, _: u32) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
-        fn others(&self, _: u32, _: i32) {}
+        fn others(&self, _: u64, change: i32) {
+            self.1.fetch_add(change, Ordering::SeqCst);
+        }
         fn barrier(&self) {}
     }
 
@@ -104,6 +129,11 @@ mod tests {
         waits(&lanes);
         leave();
         assert_eq!(standing(), 0);
+        read(&lanes, 8);
+        assert_eq!(lane.1.load(Ordering::SeqCst), 1);
+        waits(&lanes);
+        assert_eq!((standing(), lane.1.load(Ordering::SeqCst)), (1, 0), "it stands in instead");
+        leave();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| waits(&lanes));
             thread.join().unwrap();

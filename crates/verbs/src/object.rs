@@ -322,8 +322,8 @@ pub trait CompletionChannel: Send + Sync + Debug {
     /// Takes the next event: the token of its completion queue.
     fn take(&self) -> Option<u64>;
     /// Lets a thread that waits for an event do the device's work meanwhile, so that no other thread must be
-    /// woken for it. Call it again after each wait, until it answers [`Attend::Read`]. A thread that stops
-    /// before calls [`CompletionChannel::leave`]; one that ends need not.
+    /// woken for it. Call it again after each wait, until it answers [`Attend::Read`]. Call
+    /// [`CompletionChannel::leave`] after the read, or instead of it. A thread that ends need not.
     fn attend(&self) -> Attend {
         Attend::Read
     }

@@ -34,14 +34,14 @@ impl Lane {
         self.sleeper.step_back();
     }
 
-    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
+    /// Notes that one more (1) or one less (-1) thread waits for an event that the lane's thread must bring.
     pub(crate) fn others(&self, change: i32) {
         self.sleeper.others(change);
     }
 
-    /// Drives the lane for the thread that stands in, until it has its event or should sleep. It is refused if
-    /// other threads have polled since the program had made so many `polls`, because they take the packets,
-    /// and each packet would wake this one for nothing.
+    /// Drives the lane for the thread that stands in, until it has its event or should sleep. It is refused
+    /// if other threads have polled since the program had made so many `polls`, because they take the
+    /// packets, and each packet would wake this one for nothing.
     pub(crate) fn attend(&self, polls: u64, has_event: &dyn Fn() -> bool) -> Attended {
         let mut busy_poll = lock(&self.busy_poll);
         let begun = clock::now();

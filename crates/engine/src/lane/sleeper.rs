@@ -185,9 +185,12 @@ impl Sleeper {
     pub(crate) fn step_back(&self) {
         self.stand_in.give_back();
         self.wake_unless_ticking();
+        if !self.stand_in.may_stay() {
+            self.needed();
+        }
     }
 
-    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
+    /// Notes that one more (1) or one less (-1) thread waits for an event that the lane's thread must bring.
     pub(crate) fn others(&self, change: i32) {
         self.stand_in.others(change);
         if change > 0 {
@@ -297,7 +300,7 @@ impl Sleeper {
             watch.stood = self.stand_in.times();
             watch.returns_until = now + TICK_MAX;
         }
-        let returns = now < watch.returns_until;
+        let returns = now < watch.returns_until && self.stand_in.may_stay();
         let needed = (self.needed.swap(false, Ordering::SeqCst) && !stands) || watch.owes;
         if (busy || collects || returns) && !needed && !watches {
             // Both this and `needed` use swaps: the later one sees what happened before the earlier

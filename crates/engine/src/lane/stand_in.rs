@@ -1,10 +1,10 @@
 //! The place of the lane's thread, which a thread of the application may take.
 //!
 //! A thread that waits for an event of a completion queue would sleep until the lane's thread, woken by a
-//! packet, wakes it in turn. Each wake-up takes several times as long as handling the packet. So such a thread
-//! waits for the packets itself, and handles them: it stands in for the lane's thread, which leaves the socket
-//! meanwhile. Only one thread can, and none while the lane's thread must watch the socket itself or others
-//! wait for events in another way.
+//! packet, wakes it in turn. Each wake-up takes several times as long as handling the packet. So such a
+//! thread waits for the packets itself, and handles them: it stands in for the lane's thread, which leaves
+//! the socket meanwhile. Only one thread can, and none while the lane's thread must watch the socket itself or
+//! others wait for events that it must bring.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ pub(super) struct StandIn {
     taken: AtomicBool,
     times: AtomicU64,
     refuses: AtomicBool,
-    /// The number of completion channels whose readers wait for events that the lane's thread must bring.
+    /// The number of threads that wait for events that the lane's thread must bring.
     others: AtomicU32,
 }
 
@@ -62,7 +62,7 @@ impl StandIn {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Notes that one more (1) or one less (-1) channel has a reader whom the lane's thread must serve.
+    /// Notes that one more (1) or one less (-1) thread waits for an event that the lane's thread must bring.
     pub(super) fn others(&self, change: i32) {
         match change {
             0.. => self.others.fetch_add(change.unsigned_abs(), Ordering::Relaxed),
