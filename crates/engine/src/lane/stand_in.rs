@@ -3,8 +3,8 @@
 //! A thread that waits for an event of a completion queue would sleep until the lane's thread, woken by a
 //! packet, wakes it in turn. Each wake-up takes several times as long as handling the packet. So such a
 //! thread waits for the packets itself, and handles them: it stands in for the lane's thread, which leaves
-//! the socket meanwhile. Only one thread can, and none while the lane's thread must watch the socket itself or
-//! others wait for events that it must bring.
+//! the socket meanwhile. Only one thread can, and none while the lane's thread must watch the socket itself
+//! or others wait for events that it must bring.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
