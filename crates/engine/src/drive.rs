@@ -39,16 +39,13 @@ pub(crate) trait Drive: Debug + Send + Sync {
     /// Does the same for a thread that will wait for the lane's packets itself.
     fn expect_wait(&self, mask: u64);
 
-    /// Lets the calling thread stand in for the thread of lane number `lane`. Returns false if it may not;
-    /// else it drives the lane by [`Drive::attend`] until [`Drive::step_back`].
-    fn step_in(&self, lane: u32) -> bool;
+    /// Lets the calling thread stand in for the thread of lane number `lane`: it drives the lane by
+    /// [`Drive::attend`] until [`Drive::step_back`]. Returns the number of polls that have driven the lane so
+    /// far, roughly, or `None` if the thread may not.
+    fn step_in(&self, lane: u32) -> Option<u64>;
 
-    /// Drives a lane for the thread that stands in. `polls` are those of the program when it stepped in, from
-    /// [`Drive::polls`].
+    /// Drives a lane for the thread that stands in. `polls` is what [`Drive::step_in`] has returned.
     fn attend(&self, lane: u32, polls: u64, has_event: &dyn Fn() -> bool) -> Attended;
-
-    /// The number of polls that have driven a lane, roughly.
-    fn polls(&self, lane: u32) -> u64;
 
     /// Gives its place back to the lane's thread.
     fn step_back(&self, lane: u32);

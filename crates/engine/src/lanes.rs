@@ -32,16 +32,12 @@ impl Drive for Table {
         each(self, mask, Lane::expect_wait);
     }
 
-    fn step_in(&self, lane: u32) -> bool {
-        one(self, lane).is_some_and(Lane::step_in)
+    fn step_in(&self, lane: u32) -> Option<u64> {
+        one(self, lane)?.step_in()
     }
 
     fn attend(&self, lane: u32, polls: u64, has_event: &dyn Fn() -> bool) -> Attended {
         one(self, lane).map_or(Attended::Refused, |lane| lane.attend(polls, has_event))
-    }
-
-    fn polls(&self, lane: u32) -> u64 {
-        one(self, lane).map_or(0, Lane::polls)
     }
 
     fn step_back(&self, lane: u32) {

@@ -45,10 +45,7 @@ pub(crate) fn attend(lanes: &Arc<dyn Drive>, lane: u32, has_event: &dyn Fn() -> 
             }
             _ => {
                 *waiting = None;
-                let polls = lanes.polls(lane);
-                if !lanes.step_in(lane) {
-                    return Attended::Refused;
-                }
+                let Some(polls) = lanes.step_in(lane) else { return Attended::Refused };
                 let role = Role::StandsIn { lane, polls };
                 *waiting = Some(Waiting { lanes: lanes.clone(), role });
                 polls
@@ -92,17 +89,14 @@ mod tests {
         fn took(&self, _: u64) {}
         fn expect_sleep(&self, _: u64) {}
         fn expect_wait(&self, _: u64) {}
-        fn step_in(&self, _: u32) -> bool {
-            self.0.fetch_add(1, Ordering::SeqCst) == 0
+        fn step_in(&self, _: u32) -> Option<u64> {
+            (self.0.fetch_add(1, Ordering::SeqCst) == 0).then_some(0)
         }
         fn attend(&self, _: u32, _: u64, has_event: &dyn Fn() -> bool) -> Attended {
             match has_event() {
                 true => Attended::Event,
                 false => Attended::Wait { descriptor: -1, timeout: Duration::ZERO },
             }
-        }
-        fn polls(&self, _: u32) -> u64 {
-            0
         }
         fn step_back(&self, _: u32) {
             self.0.fetch_sub(1, Ordering::SeqCst);

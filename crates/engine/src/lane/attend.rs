@@ -19,14 +19,11 @@ impl Lane {
         }
     }
 
-    /// Lets the calling thread stand in for the lane's thread. Returns false if it may not.
-    pub(crate) fn step_in(&self) -> bool {
-        !self.is_closed() && !self.has_failed() && self.sleeper.step_in()
-    }
-
-    /// The number of polls that have driven the lane, roughly.
-    pub(crate) fn polls(&self) -> u64 {
-        self.sleeper.polls()
+    /// Lets the calling thread stand in for the lane's thread, unless it may not. Returns the number of polls
+    /// that have driven the lane, roughly.
+    pub(crate) fn step_in(&self) -> Option<u64> {
+        let steps_in = !self.is_closed() && !self.has_failed() && self.sleeper.step_in();
+        steps_in.then(|| self.sleeper.polls())
     }
 
     /// Gives its place back to the lane's thread.

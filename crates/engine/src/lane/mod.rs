@@ -283,9 +283,7 @@ impl Lane {
     /// Notes that a thread is about to sleep until a completion. From now on the lane's thread has
     /// to work.
     pub(crate) fn expect_sleep(&self) {
-        if self.sleeper.is_collecting() {
-            self.enter(|_| ());
-        }
+        self.expect_wait();
         self.sleeper.needed();
     }
 

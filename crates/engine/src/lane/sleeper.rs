@@ -313,10 +313,12 @@ impl Sleeper {
             if contended {
                 self.waker.wait(None, LOCK_WAIT);
             }
-            let tick = match () {
-                () if collects => COLLECT_MAX,
-                () if busy => watch.tick,
-                () => TICK_MIN,
+            let tick = if collects {
+                COLLECT_MAX
+            } else if busy {
+                watch.tick
+            } else {
+                TICK_MIN
             };
             let mut rest = self.rest(None, now, tick, watch);
             if rest == Rest::Woken && !self.needed.load(Ordering::SeqCst) {
@@ -348,15 +350,11 @@ impl Sleeper {
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
+        let quiet = self.memory.as_ref().is_none_or(|memory| memory.arm());
         if stands && !watches {
             // If that thread has stepped back since, it has woken this one.
             self.rest(None, now, timeout, watch);
-            self.wakes_at.store(u64::MAX, Ordering::Relaxed);
-            self.waker.clear();
-            return Woken::Drive;
-        }
-        let quiet = self.memory.as_ref().is_none_or(|memory| memory.arm());
-        if quiet && !self.poll(socket, now, timeout, &mut watch.busy_poll) {
+        } else if quiet && !self.poll(socket, now, timeout, &mut watch.busy_poll) {
             self.rest(Some(socket), now, timeout, watch);
             watch.busy_poll.slept(clock::now().saturating_sub(now));
         }
