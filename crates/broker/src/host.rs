@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
+use polypath_ipc::settings::Apm;
 use polypath_topology::table::PORTS_MAX;
 use polypath_topology::{
     DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Rule, Selection, Table, devices,
@@ -21,8 +23,8 @@ pub(crate) struct Host {
     netlink: Netlink,
     tables: Tables,
     selections: BTreeMap<ClientId, Selection>,
-    /// The clients whose ids migrate without having asked for it (`POLYPATH_APM`).
-    apm: BTreeSet<ClientId>,
+    /// What `POLYPATH_APM` says of each client's ids.
+    apm: BTreeMap<ClientId, Apm>,
     memberships: Memberships,
 }
 
@@ -33,7 +35,7 @@ impl Host {
             netlink: Netlink::new()?,
             tables: Tables::from_table(table),
             selections: BTreeMap::new(),
-            apm: BTreeSet::new(),
+            apm: BTreeMap::new(),
             memberships: Memberships::default(),
         };
         host.refresh()?;
@@ -83,13 +85,9 @@ impl Host {
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
     }
 
-    /// Sets whether ids of the client migrate without having asked for it.
-    pub(crate) fn set_apm(&mut self, client: ClientId, apm: bool) {
-        if apm {
-            self.apm.insert(client);
-        } else {
-            self.apm.remove(&client);
-        }
+    /// Sets whether ids of the client migrate without having asked for it, and how.
+    pub(crate) fn set_apm(&mut self, client: ClientId, apm: Apm) {
+        self.apm.insert(client, apm);
     }
 
     /// Sets whether LACP lets interfaces carry traffic, by index. Returns true if the table changed.
@@ -286,7 +284,11 @@ impl Environment for Host {
     }
 
     fn apm_by_default(&mut self, client: ClientId) -> bool {
-        self.apm.contains(&client)
+        self.apm.get(&client).is_some_and(|apm| apm.migrates())
+    }
+
+    fn balance_interval(&mut self, client: ClientId) -> Option<Duration> {
+        self.apm.get(&client)?.balance_interval()
     }
 
     fn multicast_join(&mut self, client: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {

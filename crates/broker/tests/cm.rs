@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use common::{PATIENCE, client, counter, in_namespace, readable, run};
+use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile};
 use rustix::thread::gettid;
 
@@ -39,7 +40,7 @@ struct Program {
 impl Program {
     fn new() -> Self {
         let mut client = client("");
-        let cm = client.open_cm(false).unwrap();
+        let cm = client.open_cm(Apm::Off).unwrap();
         Self { client, cm }
     }
 

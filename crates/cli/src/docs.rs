@@ -59,7 +59,9 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "POLYPATH_APM",
         "on: connections of rdma_cm migrate to an alternate path (APM), though the program does not ask for \
-         it. Both ends need it, and another interface. off or unset: only those that ask.",
+         it. Both ends need it, and another interface. balance or balance=SECONDS (1 to 3600, 10 if not \
+         given): they are also spread evenly over the ports, at most once in that time. off or unset: only \
+         those that ask.",
     ),
     (
         "POLYPATH_CONFIG",

@@ -85,4 +85,15 @@ pub enum PathOrder {
         /// The addresses of the path to migrate to, the local one first.
         to: (IpAddr, IpAddr),
     },
+    /// Migrate to the loaded alternate path (`IBV_MIG_MIGRATED`), so that connections are spread over
+    /// the ports. A queue pair that is not `IBV_MIG_ARMED`, or has another alternate path by now, does
+    /// nothing.
+    Leave {
+        /// The client whose queue pair it is.
+        client: ClientId,
+        /// The queue pair's number.
+        qp_num: u32,
+        /// The addresses of the path to migrate to, the local one first.
+        to: (IpAddr, IpAddr),
+    },
 }

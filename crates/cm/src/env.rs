@@ -5,6 +5,7 @@
 //! plain device per interface), so every question names the client.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 /// A client of the host: a process with its choice of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,6 +93,13 @@ pub trait Environment {
     fn apm_by_default(&mut self, client: ClientId) -> bool {
         let _ = client;
         false
+    }
+
+    /// The shortest time between two occasions on which the connection manager moves connections of the
+    /// client, so that they are spread evenly over its ports; `None` if they stay where they are.
+    fn balance_interval(&mut self, client: ClientId) -> Option<Duration> {
+        let _ = client;
+        None
     }
 
     /// Joins an IP multicast group on an interface for the client.

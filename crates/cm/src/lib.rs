@@ -112,6 +112,7 @@ pub struct Cm {
     ib: ibcm::Connections,
     early: early::Waiting,
     orders: VecDeque<PathOrder>,
+    turns: cma::balance::Turns,
 }
 
 impl Cm {
@@ -129,6 +130,7 @@ impl Cm {
             ib: ibcm::Connections::new(connections, mads, Box::new(random)),
             early: early::Waiting::default(),
             orders: VecDeque::new(),
+            turns: cma::balance::Turns::default(),
         }
     }
 
@@ -202,12 +204,15 @@ impl Cm {
     pub fn handle_timeout(&mut self, now: Duration, env: &mut dyn Environment) {
         self.ib.handle_timeout(now);
         self.take_early(now, env);
+        self.balance(now, env);
     }
 
     /// The time at which [`handle_timeout`](Self::handle_timeout) must be called, on the clock of
     /// `now`.
     pub fn next_deadline(&self) -> Option<Duration> {
-        [self.ib.next_deadline(), self.early.next_deadline()].into_iter().flatten().min()
+        let deadlines =
+            [self.ib.next_deadline(), self.early.next_deadline(), self.turns.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Takes the next MAD to send.

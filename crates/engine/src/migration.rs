@@ -15,7 +15,9 @@ use crate::lane::{Lane, QpVisit, State, index_of};
 impl EngineInner {
     /// Carries out an order of the broker. Another engine of this process may have the queue pair.
     pub(crate) fn obey(&self, order: &PathOrder) {
-        let (PathOrder::Load { qpn, .. } | PathOrder::Migrate { qpn, .. }) = *order;
+        let (PathOrder::Load { qpn, .. }
+        | PathOrder::Migrate { qpn, .. }
+        | PathOrder::Leave { qpn, .. }) = *order;
         let lane = self.lanes.iter().find(|lane| u32::from(lane.slot) == qpn >> 16);
         let Some(lane) = lane.filter(|lane| !lane.has_failed() && !lane.is_closed()) else {
             return;
@@ -25,6 +27,10 @@ impl EngineInner {
                 PathOrder::Load { qpn, path } => load_or_wait(visit, qpn, &path),
                 PathOrder::Migrate { local, remote, .. } => {
                     follow(visit, qpn, (local, remote));
+                    Ok(())
+                }
+                PathOrder::Leave { local, remote, .. } => {
+                    leave(visit, qpn, (local, remote));
                     Ok(())
                 }
             });
@@ -154,4 +160,18 @@ fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
     let io = visit.host.paths_and_out().1;
     io.paths.has_moved(qpn);
     io.journal.call();
+}
+
+/// Migrates to the path between these addresses if it is the loaded one and known to work, as a program
+/// would by `ibv_modify_qp`. Else the connection manager finds the queue pair where it was, and tries again
+/// at its next turn.
+fn leave(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
+    let [_, alternate] = both(visit, qpn);
+    if alternate != Some(to) || visit.qp.query().path_mig_state != MigState::Armed {
+        return;
+    }
+    let mut attr = QpAttr::new(QpState::Rts);
+    attr.path_mig_state = MigState::Migrated;
+    // What refuses it, such as a state that the queue pair has got meanwhile, is reason enough to stay.
+    let _ = visit.qp.modify(&attr, QpAttrMask::PATH_MIG_STATE, &mut visit.host);
 }

@@ -13,6 +13,7 @@ use crate::message::{
     self, Ends, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope,
 };
 use crate::migration::PathNews;
+use crate::settings::Apm;
 use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
@@ -269,11 +270,11 @@ impl Client {
         self.done(&Request::OpenStream { slot, ends, port, opening })
     }
 
-    /// Opens a CM file. `apm`: its ids migrate without having asked for it.
+    /// Opens a CM file. `apm` is about ids that did not ask for migration.
     ///
     /// # Errors
     /// Those of [`call`](Self::call).
-    pub fn open_cm(&mut self, apm: bool) -> Result<CmFile, IpcError> {
+    pub fn open_cm(&mut self, apm: Apm) -> Result<CmFile, IpcError> {
         match self.call_with_fd(&Request::OpenCm { apm })? {
             (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
             _ => Err(UNEXPECTED),

@@ -14,13 +14,14 @@ use polypath_topology::{Bonding, PathSelector, Rule, RuleScope, Table};
 
 use crate::error::IpcError;
 use crate::migration::{PathNews, PathOrder};
+use crate::settings::Apm;
 use crate::status::{BrokerStatus, ProcessStatus};
 
 #[cfg(test)]
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -202,8 +203,8 @@ pub enum Request {
     /// Stands for `open("/dev/infiniband/rdma_cm")`. Answer: [`Reply::Cm`] with the application's
     /// end of the event socket.
     OpenCm {
-        /// Whether ids migrate to an alternate path without having asked for it (`POLYPATH_APM`).
-        apm: bool,
+        /// Whether ids migrate to an alternate path without having asked for it, and how.
+        apm: Apm,
     },
     /// Stands for `write()` to an open CM file. Answer: [`Reply::CmResponse`], or [`Reply::Error`]
     /// with the errno that `write()` would give.
@@ -505,7 +506,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (20, 3435320307681359386);
+        const DECLARED: (u32, u64) = (21, 6587032064386700884);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 

@@ -48,6 +48,16 @@ pub enum PathOrder {
         /// The path's remote address.
         remote: IpAddr,
     },
+    /// Migrate to the alternate path between these addresses if the queue pair is armed, so that
+    /// connections are spread over the ports.
+    Leave {
+        /// The number of the queue pair.
+        qpn: u32,
+        /// The path's local address.
+        local: IpAddr,
+        /// The path's remote address.
+        remote: IpAddr,
+    },
 }
 
 /// What happened to the paths of a queue pair.

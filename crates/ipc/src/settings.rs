@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use polypath_topology::BondingError;
 pub use polypath_topology::{AffinityRule, Bonding, Policy, Reselect};
+use serde::{Deserialize, Serialize};
 
 /// The largest number of lanes in an engine.
 pub const LANES_MAX: usize = 32;
@@ -13,6 +14,12 @@ pub const LANES_MAX: usize = 32;
 pub const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(100);
 /// The largest value of that time.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
+/// How often connections are moved at most, so that they are spread evenly over the ports, if
+/// `POLYPATH_APM` says no time; and the least and the greatest time that it may say.
+const BALANCE_DEFAULT: Duration = Duration::from_secs(10);
+const BALANCE_MIN: Duration = Duration::from_secs(1);
+const BALANCE_MAX: Duration = Duration::from_secs(3600);
 
 /// The number of bytes of each packet that `POLYPATH_PCAP` keeps, from the IP header on: at least
 /// all headers, and at most everything.
@@ -66,7 +73,10 @@ pub enum SettingError {
     )]
     SnapLen(String),
     /// `POLYPATH_APM`.
-    #[error("POLYPATH_APM is `{0}`: write on or off, or unset it")]
+    #[error(
+        "POLYPATH_APM is `{0}`: write on, off, balance, or balance=SECONDS from 1 to {most}, or unset it",
+        most = BALANCE_MAX.as_secs()
+    )]
     Apm(String),
     /// `POLYPATH_RDMA_CM`.
     #[error(
@@ -108,17 +118,54 @@ pub fn rdma_cm(text: &str) -> Result<Option<RdmaCm>, SettingError> {
     }
 }
 
-/// Parses `POLYPATH_APM`: whether connections of rdma_cm migrate to an alternate path although the program
-/// did not ask for it; not if it is empty.
+/// What `POLYPATH_APM` says of connections of rdma_cm whose program did not ask for migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Apm {
+    /// They stay on their path.
+    #[default]
+    Off,
+    /// They migrate to an alternate path.
+    On,
+    /// They do, and are also spread evenly over the ports.
+    Balance {
+        /// The shortest time between two occasions on which connections are moved for that.
+        interval: Duration,
+    },
+}
+
+impl Apm {
+    /// Whether connections migrate at all.
+    pub fn migrates(self) -> bool {
+        self != Self::Off
+    }
+
+    /// The shortest time between two occasions on which connections are moved, so that they are spread
+    /// evenly; `None` if they are not.
+    pub fn balance_interval(self) -> Option<Duration> {
+        match self {
+            Self::Balance { interval } => Some(interval),
+            Self::Off | Self::On => None,
+        }
+    }
+}
+
+/// Parses `POLYPATH_APM`; it is off if it is empty.
 ///
 /// # Errors
 /// [`SettingError::Apm`].
-pub fn apm(text: &str) -> Result<bool, SettingError> {
-    match text {
-        "" | "off" => Ok(false),
-        "on" => Ok(true),
-        other => Err(SettingError::Apm(other.to_owned())),
-    }
+pub fn apm(text: &str) -> Result<Apm, SettingError> {
+    let interval = match text {
+        "" | "off" => return Ok(Apm::Off),
+        "on" => return Ok(Apm::On),
+        "balance" => Some(BALANCE_DEFAULT),
+        other => other
+            .strip_prefix("balance=")
+            .and_then(|seconds| seconds.parse().ok())
+            .map(Duration::from_secs)
+            .filter(|interval| (BALANCE_MIN..=BALANCE_MAX).contains(interval)),
+    };
+    let wrong = || SettingError::Apm(text.to_owned());
+    interval.map(|interval| Apm::Balance { interval }).ok_or_else(wrong)
 }
 
 /// Parses `POLYPATH_LANES`: the number of lanes, 1 to [`LANES_MAX`]; 1 if it is empty.
@@ -192,9 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn migration_is_off_on_or_balances() {
+        assert_eq!(["", "off", "on"].map(apm), [Ok(Apm::Off), Ok(Apm::Off), Ok(Apm::On)]);
+        let every = |seconds| Ok(Apm::Balance { interval: Duration::from_secs(seconds) });
+        let given = ["balance", "balance=1", "balance=3600"].map(apm);
+        assert_eq!(given, [every(10), every(1), every(3600)]);
+        for text in ["yes", "balance=", "balance=0", "balance=3601", "balance=-1", "balance=1s"] {
+            let error = apm(text).unwrap_err().to_string();
+            assert!(
+                error.contains("write on, off, balance, or balance=SECONDS from 1 to 3600"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn librdmacm_is_served_by_polypath_the_kernel_or_both() {
-        assert_eq!(["", "off", "on"].map(apm), [Ok(false), Ok(false), Ok(true)]);
-        assert!(apm("yes").unwrap_err().to_string().contains("write on or off"));
         assert_eq!(rdma_cm(""), Ok(None));
         assert_eq!(rdma_cm("polypath"), Ok(Some(RdmaCm::Polypath)));
         assert_eq!(rdma_cm("kernel"), Ok(Some(RdmaCm::Kernel)));

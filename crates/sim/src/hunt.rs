@@ -255,14 +255,16 @@ impl Game for ApmCase {
         sum.established += report.established;
         sum.armed += report.armed;
         sum.migrations += report.migrations;
+        sum.balanced += report.balanced;
         sum.asked += report.asked;
         sum.sent += report.sent;
     }
 
     fn summary(sum: &ApmReport) -> String {
         format!(
-            "{} connections ({} armed in the end), {} migrations, {} LAPs and SAPs, {} MADs",
-            sum.established, sum.armed, sum.migrations, sum.asked, sum.sent
+            "{} connections ({} armed in the end), {} migrations, {} of them for balance, {} LAPs and \
+             SAPs, {} MADs",
+            sum.established, sum.armed, sum.migrations, sum.balanced, sum.asked, sum.sent
         )
     }
 }

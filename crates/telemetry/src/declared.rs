@@ -132,6 +132,10 @@ counters! {
         /// Migrations of queue pairs to their alternate path.
         #[unit(Times)]
         pub paths_migrated: u64,
+        /// Connections that were asked to change to their alternate path, so that the ports carry
+        /// equally many (`POLYPATH_APM=balance`).
+        #[unit(Times)]
+        pub paths_balanced: u64,
     }
 }
 

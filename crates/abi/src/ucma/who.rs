@@ -1,6 +1,6 @@
 //! Decides who serves librdmacm: Polypath, the kernel, or both.
 
-use polypath_ipc::settings::{self, RdmaCm, SettingError, rdma_cm};
+use polypath_ipc::settings::{self, Apm, RdmaCm, SettingError, rdma_cm};
 use rustix::fs::FileType;
 
 use super::PATH;
@@ -16,11 +16,11 @@ pub(super) fn serves() -> Result<RdmaCm, SettingError> {
     Ok(said.unwrap_or_else(|| by_what_is_there(has_node(), paths::has_real_devices)))
 }
 
-/// The value of `POLYPATH_APM`: whether connections migrate although the program did not ask for it.
+/// The value of `POLYPATH_APM`: whether connections migrate although the program did not ask for it, and how.
 ///
 /// # Errors
 /// [`SettingError`], whose text says what to write instead.
-pub(super) fn apm() -> Result<bool, SettingError> {
+pub(super) fn apm() -> Result<Apm, SettingError> {
     settings::apm(&std::env::var_os("POLYPATH_APM").unwrap_or_default().to_string_lossy())
 }
 

@@ -71,5 +71,8 @@ fn in_message(order: &PathOrder) -> (ClientId, migration::PathOrder) {
         PathOrder::Migrate { client, qp_num, to: (local, remote) } => {
             (client, migration::PathOrder::Migrate { qpn: qp_num, local, remote })
         }
+        PathOrder::Leave { client, qp_num, to: (local, remote) } => {
+            (client, migration::PathOrder::Leave { qpn: qp_num, local, remote })
+        }
     }
 }

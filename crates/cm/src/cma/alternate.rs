@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use super::balance::Uses;
 use crate::abi::address::gid_of;
 use crate::apm::AlternatePath;
 use crate::env::{ClientId, Device, Environment, RouteQuery};
@@ -90,11 +91,12 @@ impl Primary {
     }
 }
 
-/// The best alternate path with its class; `None` if there is none but those refused.
+/// The best alternate path with its class; `None` if there is none but those refused. Of equal
+/// interfaces, that of the fewest `uses` is the best.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
-    own: &[(IpAddr, u32)],
+    (own, uses): (&[(IpAddr, u32)], &Uses),
     env: &mut dyn Environment,
 ) -> Option<(Class, AlternatePath)> {
     let mut remotes: Vec<IpAddr> = c.alternates.peer().to_vec();
@@ -117,7 +119,8 @@ pub(super) fn best(
             let Some(path) = primary.path(c, (local, Some(ifindex)), remote, env) else { continue };
             let is_preferred = c.migration.preferred == Some(remote);
             let same_device = path.device.node_guid == primary.node_guid;
-            let rank = (class, same_device, is_preferred, common_prefix(local, remote));
+            let spare = core::cmp::Reverse(uses.get(&ifindex).copied().unwrap_or(0));
+            let rank = (class, same_device, is_preferred, spare, common_prefix(local, remote));
             if found.as_ref().is_none_or(|(best, _)| rank > *best) {
                 found = Some((rank, path));
             }

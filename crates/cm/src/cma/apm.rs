@@ -94,7 +94,7 @@ impl Cm {
     }
 
     /// The client of a connection whose paths may change now.
-    fn client_of(&self, local_id: u32) -> Option<ClientId> {
+    pub(super) fn client_of(&self, local_id: u32) -> Option<ClientId> {
         let c = self.ib.get(local_id)?;
         let id = self.ids.get(c.owner?)?;
         (id.state == IdState::Connect && c.migration.is_on()).then_some(id.client)
@@ -135,7 +135,11 @@ impl Cm {
             }
             return;
         }
-        let found = best(c, &primary, &own, env);
+        self.await_balance(now, client, env);
+        let uses = self.ports_in_reach(client, env);
+        let Some(c) = self.ib.get(local_id) else { return };
+        let m = &c.migration;
+        let found = best(c, &primary, (&own, &uses), env);
         let path = match (loaded, found) {
             (Some(path), _) if m.is_chosen => m.is_unsure.then_some(path),
             (Some(path), Some((found_class, found))) => {
@@ -165,7 +169,7 @@ impl Cm {
     }
 
     /// Queues an order. The host takes them after each call; one that does not gets no more.
-    fn order(&mut self, order: PathOrder) {
+    pub(super) fn order(&mut self, order: PathOrder) {
         if self.orders.len() < self.config.max_queued_mads && self.orders.back() != Some(&order) {
             self.orders.push_back(order);
         }

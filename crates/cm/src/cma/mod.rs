@@ -2,6 +2,7 @@
 
 mod alternate;
 mod apm;
+pub(crate) mod balance;
 mod bind;
 mod connect;
 pub(crate) mod incoming;

@@ -82,7 +82,7 @@ impl Two {
 pub fn loads(orders: &[PathOrder]) -> Vec<AlternatePath> {
     let load = |order: &PathOrder| match order {
         PathOrder::LoadAlternate { alternate, .. } => Some(*alternate),
-        PathOrder::Migrate { .. } => None,
+        PathOrder::Migrate { .. } | PathOrder::Leave { .. } => None,
     };
     orders.iter().filter_map(load).collect()
 }
@@ -90,7 +90,7 @@ pub fn loads(orders: &[PathOrder]) -> Vec<AlternatePath> {
 pub fn follows(orders: &[PathOrder]) -> Vec<(IpAddr, IpAddr)> {
     let to = |order: &PathOrder| match order {
         PathOrder::Migrate { to, .. } => Some(*to),
-        PathOrder::LoadAlternate { .. } => None,
+        PathOrder::LoadAlternate { .. } | PathOrder::Leave { .. } => None,
     };
     orders.iter().filter_map(to).collect()
 }

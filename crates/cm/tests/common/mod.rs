@@ -56,6 +56,8 @@ pub struct HostEnv {
     pub multi_path: bool,
     /// Whether connections migrate without being asked to.
     pub migrates: bool,
+    /// How often connections are balanced, at most.
+    pub balances: Option<Duration>,
 }
 
 impl HostEnv {
@@ -114,6 +116,10 @@ impl Environment for HostEnv {
 
     fn apm_by_default(&mut self, _: ClientId) -> bool {
         self.migrates
+    }
+
+    fn balance_interval(&mut self, _: ClientId) -> Option<Duration> {
+        self.balances
     }
 
     fn multicast_join(&mut self, _: ClientId, ifindex: u32, group: IpAddr) -> Result<(), i32> {
@@ -190,6 +196,7 @@ impl World {
                     groups: BTreeSet::new(),
                     multi_path: false,
                     migrates: false,
+                    balances: None,
                 },
                 events: BTreeMap::new(),
             }

@@ -65,6 +65,8 @@ pub(super) struct Env {
     multi_path: bool,
     /// Whether connections migrate. Then links are separate networks.
     pub(super) migrates: bool,
+    /// How often connections are balanced, at most.
+    pub(super) balances: Option<Duration>,
     /// The clients whose device was removed.
     pub(super) removed: BTreeSet<ClientId>,
 }
@@ -126,6 +128,10 @@ impl Environment for Env {
         self.migrates
     }
 
+    fn balance_interval(&mut self, _: ClientId) -> Option<Duration> {
+        self.balances
+    }
+
     fn multicast_join(&mut self, _: ClientId, _: u32, _: IpAddr) -> Result<(), i32> {
         Ok(())
     }
@@ -155,6 +161,7 @@ impl CmHost {
                 there: vec![true; case.links.len()],
                 multi_path,
                 migrates: false,
+                balances: None,
                 removed: BTreeSet::new(),
             },
             numbers,

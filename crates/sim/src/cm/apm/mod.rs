@@ -11,7 +11,8 @@
 //! - both ends of each connection use the same two addresses, and have the same alternate path, one of
 //!   another link;
 //! - every queue pair is armed, because there is a backup for each;
-//! - the connection managers believe what is so.
+//! - the connection managers believe what is so;
+//! - connections are spread over the links, if the host that began them balances them.
 //!
 //! At all times: a connection starts no two LAPs or SAPs within 100 ms, repeats none more often than
 //! agreed, only the active end sends LAPs and only the passive end SAPs, and none is sent for a

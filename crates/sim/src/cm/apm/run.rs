@@ -24,6 +24,7 @@ use crate::run::Failure;
 
 /// What makes the stream of draws one of its own, so that no other case changes with it.
 const STREAM: u64 = 0x41_504d_7061_7468;
+const BALANCE_STREAM: u64 = 0x42_616c_616e_6365;
 const PORT: u16 = 7000;
 const CLIENT: ClientId = ClientId(1);
 const FILE: FileId = FileId(1);
@@ -131,9 +132,13 @@ impl World {
             attempts: Vec::new(),
             faults: Vec::new(),
         };
+        // Drawn apart, so that what else happens to a seed does not depend on it.
+        let mut drawn = Rng::new(seed ^ BALANCE_STREAM);
+        let balances = drawn.chance(400).then(|| SEC + drawn.time(SEC * 10));
         let hosts = (0..2).map(|h| {
             let mut host = CmHost::new(&case, h, Numbers::new(&case, h));
             host.env.migrates = true;
+            host.env.balances = if h == 0 { balances } else { None };
             host.cm.open_file(FILE, CLIENT);
             host
         });
@@ -251,6 +256,7 @@ impl World {
         for conn in 0..self.conns.len() {
             self.judge(conn)?;
         }
+        self.judge_balance()?;
         for host in 0..2 {
             let h = &mut self.hosts[host];
             h.cm.close_file(self.now, FILE, &mut h.env);
@@ -294,6 +300,26 @@ impl World {
             )?;
         }
         self.report.armed += 1;
+        Ok(())
+    }
+
+    /// Checks that connections are spread over the links, as far as their alternate paths lead.
+    fn judge_balance(&self) -> Verdict {
+        if self.hosts[0].env.balances.is_none() {
+            return Ok(());
+        }
+        let lives = |c: &&Conn| c.is_up && !c.is_over;
+        let qps: Vec<_> =
+            self.conns.iter().filter(lives).filter_map(|c| c.qps[0].as_ref()).collect();
+        let count = |local: IpAddr| qps.iter().filter(|qp| qp.primary.0 == local).count();
+        for qp in &qps {
+            let other = qp.alternate.map_or(0, |alternate| count(alternate.0));
+            demand(
+                count(qp.primary.0) <= other + 1,
+                "connections are spread over the ports",
+                || format!("{qps:?}"),
+            )?;
+        }
         Ok(())
     }
 
@@ -519,7 +545,9 @@ impl World {
     }
 
     fn execute(&mut self, host: usize, order: PathOrder) {
-        let (PathOrder::LoadAlternate { qp_num, .. } | PathOrder::Migrate { qp_num, .. }) = order;
+        let (PathOrder::LoadAlternate { qp_num, .. }
+        | PathOrder::Migrate { qp_num, .. }
+        | PathOrder::Leave { qp_num, .. }) = order;
         let conn = (qp_num / 0x100) as usize - 1;
         let refused = self.rng.chance(self.refusal);
         let Some(qp) = &mut self.conns[conn].qps[host] else { return };
@@ -539,6 +567,12 @@ impl World {
                     let at = self.in_order(host);
                     self.plan(at, Action::Tell { conn, host, to: Some(to) });
                 } else if qp.alternate == Some(to) && qp.migrate() {
+                    self.has_migrated(conn, host);
+                }
+            }
+            PathOrder::Leave { to, .. } => {
+                if qp.alternate == Some(to) && qp.state == Mig::Armed && qp.migrate() {
+                    self.report.balanced += 1;
                     self.has_migrated(conn, host);
                 }
             }

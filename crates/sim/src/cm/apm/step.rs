@@ -14,6 +14,8 @@ pub struct ApmReport {
     pub armed: u64,
     /// Migrations of queue pairs.
     pub migrations: u64,
+    /// Migrations among these that spread connections over the links.
+    pub balanced: u64,
     /// LAPs and SAPs, without repetitions.
     pub asked: u64,
     /// MADs sent.
