@@ -63,8 +63,19 @@ const ATOMIC: &[&str] = &["ib_atomic_bw", "-R", "--run_infinitely"];
 
 /// Starts a program on both hosts. Their connection is over link 0, with an alternate path over link 1.
 fn start(lab: &Lab, device: &str, words: &[&str]) -> Result<[Running; 2], Error> {
+    start_with(lab, device, words, "on")
+}
+
+/// The same with another `POLYPATH_APM` at the client.
+fn start_with(
+    lab: &Lab,
+    device: &str,
+    words: &[&str],
+    client: &str,
+) -> Result<[Running; 2], Error> {
     let run = |host: usize, words: Vec<&str>| {
-        lab.host(host).verbs(words).device(Some(device)).env("POLYPATH_APM", "on").spawn()
+        let apm = if host == 1 { client } else { "on" };
+        lab.host(host).verbs(words).device(Some(device)).env("POLYPATH_APM", apm).spawn()
     };
     let meet = lab.host(0).ipv4(0);
     let is_rping = words[0] == "rping";
@@ -80,9 +91,18 @@ fn start(lab: &Lab, device: &str, words: &[&str]) -> Result<[Running; 2], Error>
 /// perftest's client connects twice, and its server listens anew in between. A client that is quicker is
 /// rejected and ends, which says nothing of migration.
 fn start_working(device: &str, words: &[&str]) -> Result<(Lab, [Running; 2]), Error> {
+    start_working_with(device, words, "on")
+}
+
+/// The same with another `POLYPATH_APM` at the client.
+fn start_working_with(
+    device: &str,
+    words: &[&str],
+    client: &str,
+) -> Result<(Lab, [Running; 2]), Error> {
     for _ in 0..5 {
         let lab = Lab::new()?;
-        let programs = start(&lab, device, words)?;
+        let programs = start_with(&lab, device, words, client)?;
         match wait_work(&lab, &programs) {
             Err(_) if programs[1].text().contains("RDMA_CM_EVENT_REJECTED") => {}
             at_work => return at_work.map(|()| (lab, programs)),
@@ -261,6 +281,40 @@ fn programs_survive_one_failure_after_another() -> Result<(), Error> {
         let mend = |lab: &Lab, round, link| Failure::of(round).mend(lab, link);
         survive(words, device, which, rounds, hit, mend)?;
         println!("{words:?}: {rounds} migrations in {:.0} s", began.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Waits until the client's queue pairs are spread over its two links, at most one apart.
+fn wait_even(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
+    until("queue pairs on both links alike", LIMIT, || {
+        programs.iter().try_for_each(Running::expect_alive)?;
+        let qps = queue_pairs(lab.host(1), Which::All)?;
+        let on = |link: &str| {
+            let by =
+                |qp: &&Value| qp["active_path"].as_str().is_some_and(|path| path.ends_with(link));
+            qps.iter().filter(by).count()
+        };
+        let (first, second) = (on("@eth0"), on("@eth1"));
+        Ok((first + second >= 4 && first.abs_diff(second) <= 1).then_some(()))
+    })
+}
+
+/// All connections begin by link 0. They are spread, brought together by a failure, and spread again.
+#[test]
+fn connections_are_spread_over_the_ports() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let words = &["ib_write_bw", "-R", "-q", "4", "--run_infinitely"];
+    let (lab, programs) = start_working_with("roce2", words, "balance=1")?;
+    wait_even(&lab, &programs)?;
+    lab.link_down(1, End::Both)?;
+    wait_all(&lab, &programs, Which::All, 0, |_| true)?;
+    lab.link_up(1)?;
+    wait_even(&lab, &programs)?;
+    wait_more(&lab, &programs)?;
+    for program in programs {
+        program.signal(libc::SIGINT);
+        program.finish(LIMIT)?;
     }
     Ok(())
 }

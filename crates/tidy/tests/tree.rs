@@ -49,3 +49,22 @@ fn no_more_files_use_each_other_in_a_circle() {
     let list = list(allow::CIRCLES, |list| allow::shrunk_circles(list, &found));
     report(&allow::circle_breaches(&found, &allow::circles(&list)));
 }
+
+/// Who looks for a page or a decision starts there.
+#[test]
+fn the_index_of_the_documentation_names_every_page() {
+    let docs = root().join("docs");
+    let index = fs::read_to_string(docs.join("README.md")).unwrap();
+    let mut missing = Vec::new();
+    for folder in ["", "decisions/", "extend/"] {
+        for entry in fs::read_dir(docs.join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let link = format!("({folder}{name})");
+            if name.ends_with(".md") && name != "README.md" && !index.contains(&link) {
+                missing.push(format!("docs/README.md does not name {folder}{name}"));
+            }
+        }
+    }
+    missing.sort();
+    report(&missing);
+}
