@@ -1,8 +1,8 @@
 //! Chooses the alternate path of a connection among all pairs of addresses that could carry it.
 
 use core::net::IpAddr;
+use std::collections::BTreeMap;
 
-use super::balance::Uses;
 use crate::abi::address::gid_of;
 use crate::apm::AlternatePath;
 use crate::env::{ClientId, Device, Environment, RouteQuery};
@@ -12,6 +12,9 @@ use crate::path::{HOP_LIMIT, ack_timeout};
 /// How much of the primary path an alternate one avoids: 3 both ends' ports, 2 the local interface,
 /// 1 the peer's address, 0 neither.
 pub(super) type Class = u8;
+
+/// How many connections use each interface, by its index.
+pub(super) type Uses = BTreeMap<u32, usize>;
 
 /// The pair that a queue pair uses, with what that means on this host.
 #[derive(Clone, Copy, Debug)]

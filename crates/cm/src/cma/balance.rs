@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::alternate::Primary;
+use super::alternate::{Primary, Uses};
 use crate::Cm;
 use crate::apm::PathOrder;
 use crate::env::{ClientId, Environment};
@@ -34,9 +34,6 @@ impl Turns {
         due
     }
 }
-
-/// How many connections use each interface, by its index.
-pub(super) type Uses = BTreeMap<u32, usize>;
 
 /// A connection that may be moved.
 struct Movable {
