@@ -2,12 +2,13 @@
 
 mod common;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use common::migrating::*;
-use common::pairs::{establish, server};
+use common::pairs::{PORT, any, establish, server};
+use common::{PS_TCP, v4};
 use polypath_cm::PathOrder;
 
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -154,6 +155,10 @@ fn nothing_is_moved_twice_in_an_interval() {
 fn who_did_not_begin_a_connection_does_not_move_it() {
     let mut ports = Ports::new(&[0, 1], [false, true]);
     ports.connect(4);
+    // One that it began itself, so that it has a turn.
+    let Two { w, a, b } = &mut ports.two;
+    w.listener(*a, 0x101, PS_TCP, any());
+    establish(w, *b, *a, SocketAddr::new(v4(0), PORT));
     ports.pass(INTERVAL * 3);
     assert_eq!(ports.spread(), [4]);
     assert_eq!(ports.two.w.hosts[1].cm.counters().paths_balanced, 0);
