@@ -1,6 +1,8 @@
 //! Connection managers: a few hundred seeds with every `cargo test`, seeds that failed once, and
 //! whether the judge notices planted faults. `polypath-sim cm` runs any number of seeds.
 
+use core::time::Duration;
+
 use polypath_sim::Trace;
 use polypath_sim::cm::{ApmCase, CmCase, CmPlantedFault, CmSimulation, run, shrink};
 use polypath_wire::Packet;
@@ -30,7 +32,24 @@ fn seeds_that_failed_once_pass() {
         174,  // a REJ of a REP from a queue pair in use named no connection of its receiver
         9979, // a DREQ for another queue pair moved the peer, and the DREP went there
         613, // a request without room, which had waited for its listener, made the next one look stale
+        131_625, // a damaged SIDR_REQ passed as one with another IPv4 identification
+        138_070, // the same, a REJ
+        146_466, // the same, a DREQ
+        253_457, // the same
+        279_295, // data came from a peer that did not know of the connection, because the REP was lost
     ]);
+}
+
+/// Only a peer that has got the REP sends data. So data before the RTU leaves no peer without an answer.
+#[test]
+fn data_that_comes_before_the_rtu_comes_from_a_peer_that_is_connected() {
+    for seed in 0..100 {
+        let mut case = CmCase::draw(279_295);
+        case.seed = seed;
+        case.attempts.iter_mut().for_each(|a| a.data_after = Some(Duration::ZERO));
+        let (result, _) = run(&case, None, None);
+        assert!(result.is_ok(), "{case}: {result:?}");
+    }
 }
 
 #[test]

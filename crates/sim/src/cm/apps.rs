@@ -156,7 +156,13 @@ impl CmSimulation {
                 self.learn(at, half, id)?;
                 self.agree(half)?;
                 let must = self.model.confirm(now, half);
-                self.command(at, &abi::accept(id, 0, None), must, "confirm")?;
+                let done = self.command(at, &abi::accept(id, 0, None), must, "confirm")?;
+                let after = self.case.attempts[attempt].data_after;
+                let peer = self.model.halves[half].peer;
+                // Only now the queue pair may send.
+                if let (Some(_), Some(after), Some(peer)) = (done, after, peer) {
+                    self.plan(now + after, Action::Half(peer, Step::Notify));
+                }
             }
             Step::Decide => self.decide(at, half, id)?,
             Step::Notify => {
@@ -197,11 +203,7 @@ impl CmSimulation {
                 let param = self.param(half);
                 let uid = self.model.halves[half].uid;
                 let must = self.model.accept(now, half);
-                let done = self.command(at, &abi::accept(id, uid, Some(&param)), must, "accept")?;
-                let after = self.case.attempts[attempt].data_after;
-                if let (Some(_), Some(after)) = (done, after) {
-                    self.plan(now + after, Action::Half(half, Step::Notify));
-                }
+                self.command(at, &abi::accept(id, uid, Some(&param)), must, "accept")?;
             }
             Decision::Reject => {
                 let private = self.model.private(half);

@@ -84,8 +84,8 @@ pub struct AttemptPlan {
     pub passive: EndPlan,
     /// The decision of the listening end.
     pub decision: Decision,
-    /// The time from acceptance to when the passive end's queue pair sees data before the confirmation,
-    /// if it does.
+    /// The time from the active end's confirmation to when the passive end's queue pair sees data, if it
+    /// does. The RTU may come later, or never.
     pub data_after: Option<Duration>,
 }
 
