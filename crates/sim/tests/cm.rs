@@ -26,11 +26,11 @@ fn rdma_cm_keeps_its_promises_whatever_the_network_does() {
 #[test]
 fn seeds_that_failed_once_pass() {
     check([
-        55,   // a DREP was lost, and none followed after the time-wait: a minute of DREQs
-        4,    // a connection was gone when its RTU came, and the peer believed to be connected
-        0,    // a REJ that followed a REP was lost: the same
-        174,  // a REJ of a REP from a queue pair in use named no connection of its receiver
-        9979, // a DREQ for another queue pair moved the peer, and the DREP went there
+        55,      // a DREP was lost, and none followed after the time-wait: a minute of DREQs
+        4,       // a connection was gone when its RTU came, and the peer believed to be connected
+        0,       // a REJ that followed a REP was lost: the same
+        174,     // a REJ of a REP from a queue pair in use named no connection of its receiver
+        9979,    // a DREQ for another queue pair moved the peer, and the DREP went there
         613, // a request without room, which had waited for its listener, made the next one look stale
         131_625, // a damaged SIDR_REQ passed as one with another IPv4 identification
         138_070, // the same, a REJ
