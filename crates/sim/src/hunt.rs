@@ -256,13 +256,15 @@ impl Game for ApmCase {
         sum.armed += report.armed;
         sum.migrations += report.migrations;
         sum.asked += report.asked;
+        sum.postponed += report.postponed;
         sum.sent += report.sent;
     }
 
     fn summary(sum: &ApmReport) -> String {
         format!(
-            "{} connections ({} armed in the end), {} migrations, {} LAPs and SAPs, {} MADs",
-            sum.established, sum.armed, sum.migrations, sum.asked, sum.sent
+            "{} connections ({} armed in the end), {} migrations, {} LAPs and SAPs, {} of them postponed, \
+             {} MADs",
+            sum.established, sum.armed, sum.migrations, sum.asked, sum.postponed, sum.sent
         )
     }
 }

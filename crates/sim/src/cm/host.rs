@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use polypath_cm::{
     ClientId, Cm, CmConfig, Device, Environment, MadAddress, OutgoingMad, Route, RouteQuery,
 };
+use polypath_wire::cm::CmMad;
 use polypath_wire::icrc::{Flow, FlowCrc};
 use polypath_wire::mad::MAD_LEN;
 use polypath_wire::{Bth, Gid, Headers, Opcode, Packet, Psn, QP1_QKEY, ext::Deth};
@@ -223,6 +224,11 @@ fn parse(datagram: &Datagram) -> Option<(&[u8], u32)> {
     let packet = Packet::parse(&datagram.bytes).ok()?;
     let deth = packet.headers.deth?;
     (packet.headers.bth.dest_qpn == QP1).then_some((packet.payload, deth.src_qpn))
+}
+
+/// The message of a datagram, if it is undamaged.
+pub(super) fn message(datagram: &Datagram) -> Option<CmMad> {
+    parse(datagram).and_then(|(mad, _)| CmMad::parse(mad).ok())
 }
 
 /// The number of the MAD in the run, if the datagram is undamaged.

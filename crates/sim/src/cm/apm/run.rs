@@ -11,7 +11,7 @@ use polypath_wire::cm::CmMad;
 
 use super::super::abi::{self, Event, Param, event};
 use super::super::case::CmCase;
-use super::super::host::{CmHost, Numbers, datagram};
+use super::super::host::{CmHost, Numbers, datagram, message};
 use super::queue_pair::{Mig, Pair, QueuePair};
 use super::rules::Watcher;
 use super::step::{Action, ApmReport};
@@ -95,6 +95,7 @@ fn run(seed: u64, print: bool) -> Result<ApmReport, Failure> {
         world.report.sent = world.net.sent;
         world.report.digest = world.net.digest;
         world.report.asked = world.watcher.asked;
+        world.report.postponed = world.watcher.postponed;
         let failure = |b: Breach| Failure { rule: b.rule, at, what: b.what };
         result.map(|()| world.report).map_err(failure)
     };
@@ -340,6 +341,9 @@ impl World {
             return (0..2).try_for_each(|host| self.flush(host));
         }
         if let Some((host, datagram)) = self.net.arrived(self.now) {
+            if let Some(mad) = message(&datagram) {
+                self.watcher.arrived(self.now, host, &mad);
+            }
             self.hosts[host].receive(self.now, &datagram);
             return self.flush(host);
         }
