@@ -22,6 +22,21 @@ fn rdma_cm_keeps_its_promises_whatever_the_network_does() {
     check(0..500);
 }
 
+/// XRC connections are among what seeds mean, and a target's REP is judged by its own rules.
+#[test]
+fn initiators_connect_to_targets() {
+    let cases = || (0..100).map(CmCase::draw);
+    let attempts = cases().flat_map(|case| case.attempts);
+    assert!(attempts.filter(|a| a.service.xrc).count() > 50);
+    let mut established = 0;
+    for mut case in cases() {
+        case.attempts.retain(|a| a.service.xrc);
+        let (result, _) = run(&case, None, None);
+        established += result.unwrap_or_else(|failure| panic!("{case}: {failure}")).established;
+    }
+    assert!(established > 20, "{established}");
+}
+
 /// Seeds that failed once, each with its fault.
 #[test]
 fn seeds_that_failed_once_pass() {

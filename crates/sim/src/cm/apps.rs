@@ -70,7 +70,7 @@ impl CmSimulation {
         let plan = self.case.listeners[number].clone();
         let at = (place, self.file(place));
         let uid = self.model.listeners.len() as u64;
-        let create = abi::create(uid, plan.service.ud);
+        let create = abi::create(uid, plan.service, true);
         let Some(response) = self.command(at, &create, Ok(()), "create an id to listen")? else {
             return Ok(());
         };
@@ -117,7 +117,7 @@ impl CmSimulation {
         let plan = self.case.attempts[attempt].clone();
         let at = (place, self.file(place));
         let uid = self.model.halves.len() as u64 + FIRST_HALF;
-        let create = abi::create(uid, plan.service.ud);
+        let create = abi::create(uid, plan.service, false);
         let Some(response) = self.command(at, &create, Ok(()), "create an id to connect")? else {
             return Ok(());
         };

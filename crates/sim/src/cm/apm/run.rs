@@ -10,7 +10,7 @@ use polypath_cm::{ClientId, FileId, PathOrder};
 use polypath_wire::cm::CmMad;
 
 use super::super::abi::{self, Event, Param, event};
-use super::super::case::CmCase;
+use super::super::case::{CmCase, Service};
 use super::super::host::{CmHost, Numbers, datagram, message};
 use super::queue_pair::{Mig, Pair, QueuePair};
 use super::rules::Watcher;
@@ -25,6 +25,7 @@ use crate::run::Failure;
 /// What makes the stream of draws one of its own, so that no other case changes with it.
 const STREAM: u64 = 0x41_504d_7061_7468;
 const PORT: u16 = 7000;
+const SERVICE: Service = Service { ud: false, xrc: false, port: PORT };
 const CLIENT: ClientId = ClientId(1);
 const FILE: FileId = FileId(1);
 const MS: Duration = Duration::from_millis(1);
@@ -311,7 +312,7 @@ impl World {
             true => Ipv6Addr::UNSPECIFIED.into(),
             false => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let id = abi::number(&self.command(1, &abi::create(0, false))?);
+        let id = abi::number(&self.command(1, &abi::create(0, SERVICE, true))?);
         self.command(1, &abi::bind(id, SocketAddr::new(any, PORT)))?;
         self.command(1, &abi::listen(id, 128))?;
         Ok(())
@@ -452,7 +453,8 @@ impl World {
                 let link = conn % self.case.links.len();
                 let ip = |host| address(link, host, self.case.v6);
                 let (from, to) = (SocketAddr::new(ip(0), 0), SocketAddr::new(ip(1), PORT));
-                let id = abi::number(&self.command(0, &abi::create(1 + conn as u64, false))?);
+                let id =
+                    abi::number(&self.command(0, &abi::create(1 + conn as u64, SERVICE, false))?);
                 self.conns[conn].ids[0] = Some(id);
                 let h = &mut self.hosts[0];
                 let resolve = abi::resolve_addr(id, from, to);
