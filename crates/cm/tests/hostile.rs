@@ -283,6 +283,11 @@ fn requests_that_make_no_sense_are_refused_with_their_reason() {
     let b = w.open(1, 1);
     w.listener(b, 0x100, PS_TCP, "0.0.0.0:7174".parse().unwrap());
     let good = req(5, 1);
+    // XRC is the only extended transport, and this listener is no target.
+    let service = polypath_wire::cm::CmService::Extended;
+    let xrc = Req { service, extended_transport: Req::EXTENDED_XRC, ..good };
+    let none = Req { extended_transport: 0, ..xrc };
+    let other = Req { extended_transport: Req::EXTENDED_XRC + 1, ..xrc };
     let mut no_header = good;
     no_header.private_data[0] = 1;
     let mut elsewhere = good;
@@ -292,6 +297,9 @@ fn requests_that_make_no_sense_are_refused_with_their_reason() {
         (Req { mtu: 6, ..good }, RejectReason::InvalidMtu),
         (Req { service: polypath_wire::cm::CmService::Rd, ..good }, RejectReason::InvalidTransport),
         (Req { service: polypath_wire::cm::CmService::Uc, ..good }, RejectReason::ConsumerDefined),
+        (xrc, RejectReason::ConsumerDefined),
+        (none, RejectReason::InvalidTransport),
+        (other, RejectReason::InvalidTransport),
         (no_header, RejectReason::ConsumerDefined),
         (elsewhere, RejectReason::InvalidGid),
     ] {

@@ -257,14 +257,21 @@ impl Game for ApmCase {
         sum.migrations += report.migrations;
         sum.balanced += report.balanced;
         sum.asked += report.asked;
+        sum.postponed += report.postponed;
         sum.sent += report.sent;
     }
 
     fn summary(sum: &ApmReport) -> String {
         format!(
             "{} connections ({} armed in the end), {} migrations, {} of them for balance, {} LAPs and \
-             SAPs, {} MADs",
-            sum.established, sum.armed, sum.migrations, sum.balanced, sum.asked, sum.sent
+             SAPs, {} of them postponed, {} MADs",
+            sum.established,
+            sum.armed,
+            sum.migrations,
+            sum.balanced,
+            sum.asked,
+            sum.postponed,
+            sum.sent
         )
     }
 }

@@ -419,6 +419,8 @@ impl Cm {
                 attachment.device = path.device;
             }
         }
+        // A LAP may have waited for this.
+        self.deliver_events(now, env);
     }
 
     /// Handles a path that the host could not load.

@@ -369,10 +369,7 @@ impl Connections {
             iba_time(mra.service_timeout.min(SERVICE_TIMEOUT_MAX)) + iba_time(c.qp.ack_timeout);
         match (c.state, mra.mraed) {
             (State::Established, Mraed::Lap) => {
-                if !self.postpone_lap(rx.now, local_id, timeout) {
-                    self.counters.mads_unmatched += 1;
-                }
-                return;
+                return self.postpone_lap(rx.now, local_id, rx.tid, timeout);
             }
             (State::ReqSent, Mraed::Req) => c.state = State::MraReqRcvd,
             (State::RepSent, Mraed::Rep) => c.state = State::MraRepRcvd,

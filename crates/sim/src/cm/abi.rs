@@ -2,6 +2,8 @@
 
 use core::net::SocketAddr;
 
+use super::case::Service;
+
 /// `enum rdma_cm_event_type`: the events that may come.
 pub(super) mod event {
     pub(in crate::cm) const ADDR_RESOLVED: u32 = 0;
@@ -50,9 +52,6 @@ pub(super) const ETIMEDOUT: i32 = 110;
 const COMM_EST: u32 = 4;
 /// `IB_CM_REJ_CONSUMER_DEFINED`.
 pub(super) const CONSUMER_DEFINED: u16 = 28;
-/// `RDMA_PS_TCP` with RC, and `RDMA_PS_UDP` with UD.
-const TCP: (u16, u8) = (0x0106, 2);
-const UDP: (u16, u8) = (0x0111, 4);
 const STORAGE_LEN: usize = 128;
 const CONN_PARAM_LEN: usize = 272;
 const EVENT_LEN: usize = 336;
@@ -124,8 +123,9 @@ fn conn_param(param: Option<&Param>) -> [u8; CONN_PARAM_LEN] {
     b
 }
 
-pub(super) fn create(uid: u64, ud: bool) -> Vec<u8> {
-    let (space, qp_type) = if ud { UDP } else { TCP };
+/// Creates an id for a service, to listen on it or to ask for it.
+pub(super) fn create(uid: u64, service: Service, listens: bool) -> Vec<u8> {
+    let (space, qp_type) = (service.space().code(), service.qp_type(listens));
     command(0, 4, &[&uid.to_ne_bytes(), &[0; 8], &space.to_ne_bytes(), &[qp_type, 0, 0, 0, 0, 0]])
 }
 

@@ -70,7 +70,7 @@ impl CmSimulation {
         let plan = self.case.listeners[number].clone();
         let at = (place, self.file(place));
         let uid = self.model.listeners.len() as u64;
-        let create = abi::create(uid, plan.service.ud);
+        let create = abi::create(uid, plan.service, true);
         let Some(response) = self.command(at, &create, Ok(()), "create an id to listen")? else {
             return Ok(());
         };
@@ -117,7 +117,7 @@ impl CmSimulation {
         let plan = self.case.attempts[attempt].clone();
         let at = (place, self.file(place));
         let uid = self.model.halves.len() as u64 + FIRST_HALF;
-        let create = abi::create(uid, plan.service.ud);
+        let create = abi::create(uid, plan.service, false);
         let Some(response) = self.command(at, &create, Ok(()), "create an id to connect")? else {
             return Ok(());
         };
@@ -156,7 +156,13 @@ impl CmSimulation {
                 self.learn(at, half, id)?;
                 self.agree(half)?;
                 let must = self.model.confirm(now, half);
-                self.command(at, &abi::accept(id, 0, None), must, "confirm")?;
+                let done = self.command(at, &abi::accept(id, 0, None), must, "confirm")?;
+                let after = self.case.attempts[attempt].data_after;
+                let peer = self.model.halves[half].peer;
+                // Only now the queue pair may send.
+                if let (Some(_), Some(after), Some(peer)) = (done, after, peer) {
+                    self.plan(now + after, Action::Half(peer, Step::Notify));
+                }
             }
             Step::Decide => self.decide(at, half, id)?,
             Step::Notify => {
@@ -197,11 +203,7 @@ impl CmSimulation {
                 let param = self.param(half);
                 let uid = self.model.halves[half].uid;
                 let must = self.model.accept(now, half);
-                let done = self.command(at, &abi::accept(id, uid, Some(&param)), must, "accept")?;
-                let after = self.case.attempts[attempt].data_after;
-                if let (Some(_), Some(after)) = (done, after) {
-                    self.plan(now + after, Action::Half(half, Step::Notify));
-                }
+                self.command(at, &abi::accept(id, uid, Some(&param)), must, "accept")?;
             }
             Decision::Reject => {
                 let private = self.model.private(half);

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
+use polypath_wire::cm::PortSpace;
+
 use crate::link_faults::{LinkFaults, LinkPlan};
 
 /// Everything that determines a run.
@@ -42,8 +44,31 @@ pub struct Place {
 pub struct Service {
     /// Whether it is a datagram service, which SIDR resolves; otherwise it takes connections.
     pub ud: bool,
+    /// Whether it is one of XRC: initiators connect to a target.
+    pub xrc: bool,
     /// Its port.
     pub port: u16,
+}
+
+impl Service {
+    /// The port space of its ids.
+    pub(super) fn space(self) -> PortSpace {
+        match (self.ud, self.xrc) {
+            (true, _) => PortSpace::Udp,
+            (_, true) => PortSpace::Ib,
+            _ => PortSpace::Tcp,
+        }
+    }
+
+    /// The type of queue pair of the ids of either end, a number of `enum ibv_qp_type`.
+    pub(super) fn qp_type(self, listens: bool) -> u8 {
+        match (self.space(), listens) {
+            (PortSpace::Udp, _) => 4,
+            (PortSpace::Ib, false) => 9,
+            (PortSpace::Ib, true) => 10,
+            _ => 2,
+        }
+    }
 }
 
 /// A process listens on a service.
@@ -84,8 +109,8 @@ pub struct AttemptPlan {
     pub passive: EndPlan,
     /// The decision of the listening end.
     pub decision: Decision,
-    /// The time from acceptance to when the passive end's queue pair sees data before the confirmation,
-    /// if it does.
+    /// The time from the active end's confirmation to when the passive end's queue pair sees data, if it
+    /// does. The RTU may come later, or never.
     pub data_after: Option<Duration>,
 }
 
@@ -245,7 +270,12 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", if self.ud { "UDP" } else { "TCP" }, self.port)
+        let kind = match self.space() {
+            PortSpace::Udp => "UDP",
+            PortSpace::Ib => "XRC",
+            PortSpace::Tcp | PortSpace::Ipoib => "TCP",
+        };
+        write!(f, "{kind} {}", self.port)
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) const PROCESSES: usize = 2;
 const OPENING: Duration = Duration::from_secs(30);
 /// The first port number of services.
 const PORT: u16 = 7000;
+/// The largest number of services, each on the port after the one before.
+const SERVICES_MAX: u16 = 4;
 /// More bytes than fit into any private data of an application.
 const TOO_MUCH: usize = 200;
 
@@ -44,6 +46,7 @@ impl CmCase {
             attempts.iter_mut().for_each(|a| a.at = Duration::ZERO);
             listeners.iter_mut().for_each(|l| l.at = rng.time(MS * 40));
         }
+        make_some_xrc(seed, &mut listeners, &mut attempts);
         let few = rng.chance(80);
         Self {
             seed: !seed,
@@ -55,6 +58,21 @@ impl CmCase {
             listeners,
             attempts,
             faults,
+        }
+    }
+}
+
+/// Makes some services ones of XRC, drawn from a stream of their own, so that nothing else of a case
+/// changes.
+fn make_some_xrc(seed: u64, listeners: &mut [ListenPlan], attempts: &mut [AttemptPlan]) {
+    let mut rng = Rng::new(seed.rotate_left(23) ^ 0x5852_4320_636d);
+    for number in 0..SERVICES_MAX {
+        if rng.chance(200) {
+            let asked = attempts.iter_mut().map(|a| &mut a.service);
+            let listened = listeners.iter_mut().map(|l| &mut l.service);
+            // Some ask for a port that is 1000 higher, where nobody listens.
+            let is_it = |s: &&mut Service| !s.ud && (s.port - PORT) % 1000 == number;
+            asked.chain(listened).filter(is_it).for_each(|s| s.xrc = true);
         }
     }
 }
@@ -77,9 +95,9 @@ fn draw_place(rng: &mut Rng, hosts: usize) -> Place {
 
 fn draw_listeners(rng: &mut Rng, hosts: usize, links: usize) -> Vec<ListenPlan> {
     let mut listeners = Vec::new();
-    for number in 0..=rng.below(4) {
+    for number in 0..=rng.below(SERVICES_MAX.into()) {
         let place = draw_place(rng, hosts);
-        let service = Service { ud: rng.chance(250), port: PORT + number as u16 };
+        let service = Service { ud: rng.chance(250), xrc: false, port: PORT + number as u16 };
         // Some listeners come a moment after the first request.
         let at = if rng.chance(700) { Duration::ZERO } else { rng.time(SEC * 2) };
         let until = rng.chance(300).then(|| at + rng.time(OPENING));

@@ -1,7 +1,7 @@
 //! Checks that each MAD that was sent was due and says what it must, and the same for events.
 
 use polypath_cm::OutgoingMad;
-use polypath_wire::cm::{CmMad, CmMessage, CmaHeader, PortSpace, service_id};
+use polypath_wire::cm::{CmMad, CmMessage, CmService, CmaHeader, Req, service_id};
 
 use super::abi::{Event, event};
 use super::model::{Due, Expected, Id, Model, Param, What};
@@ -133,9 +133,18 @@ impl Model {
         match (&due.what, due.local, message) {
             (What::Req, Id::Of(half), CmMessage::Req(m)) => {
                 let plan = self.plan(half);
-                let [responder, initiator, retries, rnr_retries] = plan.numbers;
+                let [responder, initiator, retries, rnr_retries] = match plan.service.xrc {
+                    // An initiator has no half that answers (annex A14).
+                    true => [0, plan.numbers[1], 0, 0],
+                    false => plan.numbers,
+                };
+                let transport = match plan.service.xrc {
+                    true => (CmService::Extended, Req::EXTENDED_XRC),
+                    false => (CmService::Rc, 0),
+                };
                 self.asks(half, m.service_id, &m.private_data)?;
                 compare! {
+                    "transport": (m.service, m.extended_transport) => transport,
                     "QPN": m.local_qpn => plan.active.qpn,
                     "GUID": m.local_ca_guid => guid,
                     "responder resources": m.responder_resources => responder,
@@ -148,11 +157,17 @@ impl Model {
             }
             (What::Rep, Id::Of(half), CmMessage::Rep(m)) => {
                 let plan = self.plan(half);
+                // A target has no half that asks, and its number is in the other field (annex A14).
+                let (qpns, initiator, srq) = match plan.service.xrc {
+                    true => ((0, plan.passive.qpn), 0, true),
+                    false => ((plan.passive.qpn, 0), plan.numbers[1], false),
+                };
                 compare! {
-                    "QPN": m.local_qpn => plan.passive.qpn,
+                    "QPN": (m.local_qpn, m.local_eecn) => qpns,
                     "GUID": m.local_ca_guid => guid,
                     "numbers": [m.responder_resources, m.initiator_depth, m.rnr_retry_count]
-                        => [plan.numbers[0], plan.numbers[1], plan.numbers[3]],
+                        => [plan.numbers[0], initiator, plan.numbers[3]],
+                    "shared receive queue": m.srq => srq,
                     "private data": holds(&m.private_data, &self.private(half)) => true,
                 }
             }
@@ -195,12 +210,11 @@ impl Model {
     /// Checks that a request names its service, both addresses, and the application's private data.
     fn asks(&self, half: usize, service: u64, data: &[u8]) -> Result<(), String> {
         let plan = self.plan(half);
-        let space = if plan.service.ud { PortSpace::Udp } else { PortSpace::Tcp };
         let (src, dst) = self.way(half);
         let header = CmaHeader::parse(data).map_err(|e| format!("{e}"))?;
         let private = data.get(CmaHeader::LEN..).unwrap_or_default();
         compare! {
-            "service": service => service_id(space, plan.service.port),
+            "service": service => service_id(plan.service.space(), plan.service.port),
             "addresses": (header.src, header.dst) => (src, dst),
             "private data": holds(private, &self.private(half)) => true,
         }

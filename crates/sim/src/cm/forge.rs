@@ -2,8 +2,8 @@
 
 use polypath_wire::Gid;
 use polypath_wire::cm::{
-    CmMad, CmMessage, CmPath, CmaHeader, Drep, Dreq, Info, Lap, Mra, Mraed, PortSpace, Rej,
-    RejectReason, Rejected, Rep, Req, Rtu, SidrRep, SidrStatus, private_data, service_id,
+    CmMad, CmMessage, CmPath, CmaHeader, Drep, Dreq, Info, Lap, Mra, Mraed, Rej, RejectReason,
+    Rejected, Rep, Req, Rtu, SidrRep, SidrStatus, private_data, service_id,
 };
 
 use super::case::{Forgery, Service};
@@ -51,10 +51,9 @@ impl CmSimulation {
     fn req(&self, host: usize, service: Service, qpn: u32, guid: [u8; 8]) -> Req {
         let (dst, src) = self.forged_way(host);
         let header = CmaHeader { src_port: 9, src, dst };
-        let space = if service.ud { PortSpace::Udp } else { PortSpace::Tcp };
         Req {
             local_comm_id: NOBODY,
-            service_id: service_id(space, service.port),
+            service_id: service_id(service.space(), service.port),
             local_ca_guid: u64::from_be_bytes(guid),
             local_qpn: qpn,
             mtu: 5,
@@ -73,7 +72,7 @@ impl CmSimulation {
     }
 
     fn req_for_nobody(&mut self, host: usize) -> Vec<u8> {
-        let service = Service { ud: false, port: NO_PORT };
+        let service = Service { ud: false, xrc: false, port: NO_PORT };
         let way = self.forged_way(host);
         // It is refused like any other such request.
         self.model.forged_request(self.now, host, NOBODY, service, way);

@@ -123,7 +123,7 @@ pub(super) fn reached(case: &CmCase, half: &Half, kind: u32, status: i32) -> Ver
         Decision::Accept | Decision::Destroy => true,
     };
     let answers = decides && (!half.ud || other.decide_after < SOON);
-    let agrees = other.agree_after.is_some_and(|after| after < SOON) && plan.data_after.is_none();
+    let agrees = other.agree_after.is_some_and(|after| after < SOON);
     let wrong = match kind {
         UNREACHABLE => status == -ETIMEDOUT && answers && !leaves(other) && !leaves(own),
         DISCONNECTED => status != 0 && agrees,

@@ -201,9 +201,7 @@ impl CmSimulation {
         self.model.halves.iter().filter(lives).try_for_each(life::complete)?;
         if life::is_calm(&self.case) {
             let halves = &self.model.halves;
-            // Simulated data can establish one end although the other never confirmed.
-            let real = |h: &&super::model::Half| self.case.attempts[h.attempt].data_after.is_none();
-            let mut peers = halves.iter().filter(real).filter_map(|h| Some((h, &halves[h.peer?])));
+            let mut peers = halves.iter().filter_map(|h| Some((h, &halves[h.peer?])));
             peers.try_for_each(|(half, peer)| life::together(half, peer))?;
         }
         self.close_all()?;

@@ -22,7 +22,7 @@ pub(super) enum Step {
     Connect,
     /// The listening end accepts or rejects; the connecting end confirms.
     Decide,
-    /// The application reports that the queue pair saw data before the RTU.
+    /// The listening application reports that its queue pair saw data, perhaps before the RTU.
     Notify,
     Disconnect,
     Destroy,

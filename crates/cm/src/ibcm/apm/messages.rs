@@ -3,7 +3,9 @@
 use core::net::IpAddr;
 
 use polypath_wire::Gid;
-use polypath_wire::cm::{ApStatus, Apr, CmMad, Info, Lap, Sap, Spr, SprStatus, private_data};
+use polypath_wire::cm::{
+    ApStatus, Apr, CmMad, Info, Lap, Mra, Mraed, Sap, Spr, SprStatus, private_data,
+};
 
 use super::super::connection::{Connection, IbEvent, State};
 use super::super::endpoints::Endpoints;
@@ -18,6 +20,10 @@ use crate::apm::AlternatePath;
 
 /// The LID of an end on RoCE.
 const NO_LID: u16 = 0xffff;
+
+/// The time that an MRA of a LAP asks for, as an exponent: 1 s. The host only has to move a queue pair,
+/// and if the answer gets lost, the peer asks again no sooner.
+const SERVICE_TIMEOUT: u8 = 18;
 
 /// A field of private data that tells the path of this end.
 fn telling<const N: usize>(c: &Connection) -> [u8; N] {
@@ -46,6 +52,18 @@ pub(super) fn sap(c: &Connection, tid: u64, address: IpAddr) -> Mad {
         private_data: telling(c),
     };
     CmMad::new(tid, sap).to_bytes()
+}
+
+/// The LAP has come, and its answer takes longer (IBTA 12.6.6).
+fn mra(c: &Connection, tid: u64) -> Mad {
+    let mra = Mra {
+        local_comm_id: c.local_id,
+        remote_comm_id: c.remote_id,
+        mraed: Mraed::Lap,
+        service_timeout: SERVICE_TIMEOUT,
+        private_data: [0; Mra::PRIVATE_DATA_LEN],
+    };
+    CmMad::new(tid, mra).to_bytes()
 }
 
 fn apr(
@@ -128,6 +146,12 @@ impl Connections {
                 c.hears(rx.from);
                 Met::Taken
             }
+            Novelty::Waiting => {
+                c.hears(rx.from);
+                self.counters.mads_duplicate += 1;
+                self.ask_for_patience(rx, local);
+                Met::Taken
+            }
             Novelty::Again(answer) => {
                 self.counters.mads_duplicate += 1;
                 self.answer(rx, *answer);
@@ -137,6 +161,15 @@ impl Connections {
                 self.counters.mads_duplicate += 1;
                 Met::Done
             }
+        }
+    }
+
+    /// Tells a peer that repeats its LAP that the answer comes when the host has moved the queue pair.
+    /// If the host can't move it, no answer will come, and the peer goes on repeating.
+    fn ask_for_patience(&mut self, rx: &Received<'_>, local_id: u32) {
+        let follows = self.get(local_id).filter(|c| c.migration.follows.is_some());
+        if let Some(mra) = follows.map(|c| mra(c, rx.tid)) {
+            self.answer(rx, mra);
         }
     }
 
@@ -158,15 +191,6 @@ impl Connections {
             }
             Met::Done => return,
         }
-        let Some(c) = self.get_mut(local_id) else { return };
-        match c.standing(Told::parse(&lap.private_data)) {
-            Standing::Even => {}
-            // The LAP is answered when this end has followed; until then the peer repeats it.
-            Standing::Behind(told) => return self.report(local_id, IbEvent::PeerMigrated(told)),
-            Standing::Ahead => {
-                return self.answer_lap(local_id, rx.tid, answer_to, ApStatus::Reject, None);
-            }
-        }
         let path = LapPath {
             tid: rx.tid,
             answer_to,
@@ -177,7 +201,31 @@ impl Connections {
             hop_limit: lap.alternate.hop_limit,
             ack_timeout: lap.alternate.ack_timeout,
         };
-        self.report(local_id, IbEvent::LapReceived(path));
+        self.take_lap(local_id, path, Told::parse(&lap.private_data));
+    }
+
+    /// Has a LAP judged and answered, if both ends use the same path.
+    fn take_lap(&mut self, local_id: u32, path: LapPath, told: Option<Told>) {
+        let Some(c) = self.get_mut(local_id) else { return };
+        match c.standing(told) {
+            Standing::Even => self.report(local_id, IbEvent::LapReceived(path)),
+            // The LAP is answered when this end has followed.
+            Standing::Behind(told) => {
+                c.migration.asked = Some((path, told));
+                self.report(local_id, IbEvent::PeerMigrated(told));
+            }
+            Standing::Ahead => {
+                self.answer_lap(local_id, path.tid, path.answer_to, ApStatus::Reject, None);
+            }
+        }
+    }
+
+    /// Takes the LAP that waits for its answer, because this end's queue pair has migrated.
+    pub(super) fn take_waiting_lap(&mut self, local_id: u32) {
+        let asked = self.get_mut(local_id).and_then(|c| c.migration.asked.take());
+        if let Some((path, told)) = asked {
+            self.take_lap(local_id, path, Some(told));
+        }
     }
 
     /// Answers a LAP. A repetition of it gets the same answer.
@@ -192,6 +240,7 @@ impl Connections {
         let Some(c) = self.get_mut(local_id) else { return };
         let apr = apr(tid, (c.local_id, c.remote_id), status, better, telling(c));
         c.migration.answered = Some((tid, apr));
+        c.migration.asked = None;
         if status != ApStatus::Ok {
             self.counters.alternates_refused += 1;
         }

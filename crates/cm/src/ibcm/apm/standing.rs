@@ -25,6 +25,8 @@ pub(super) enum Novelty {
     New,
     /// It was answered like this.
     Again(Box<[u8; 256]>),
+    /// It came before, and has no answer yet.
+    Waiting,
     /// A later one was answered.
     Old,
 }
@@ -60,13 +62,16 @@ impl Connection {
     /// Compares a transaction of the peer with the latest one. An end counts its transactions in the
     /// high half of their ids.
     pub(super) fn novelty(&self, tid: u64) -> Novelty {
-        match &self.migration.answered {
-            Some((last, answer)) if *last == tid => Novelty::Again(Box::new(*answer)),
-            Some((last, _)) => {
-                let ahead = ((tid >> 32) as u32).wrapping_sub((last >> 32) as u32);
-                if ahead.cast_signed() > 0 { Novelty::New } else { Novelty::Old }
-            }
-            None => Novelty::New,
+        let is_after = |last: u64| {
+            let ahead = ((tid >> 32) as u32).wrapping_sub((last >> 32) as u32);
+            ahead.cast_signed() > 0
+        };
+        match (&self.migration.asked, &self.migration.answered) {
+            (Some((lap, _)), _) if lap.tid == tid => Novelty::Waiting,
+            (Some((lap, _)), _) if !is_after(lap.tid) => Novelty::Old,
+            (_, Some((last, answer))) if *last == tid => Novelty::Again(Box::new(*answer)),
+            (_, Some((last, _))) if !is_after(*last) => Novelty::Old,
+            _ => Novelty::New,
         }
     }
 }

@@ -6,6 +6,7 @@ use core::time::Duration;
 use polypath_wire::cm::{ApStatus, SprStatus};
 
 use super::super::endpoints::Endpoints;
+use super::told::Told;
 use crate::apm::AlternatePath;
 
 /// A whole message.
@@ -45,6 +46,8 @@ pub(crate) struct Migration {
     pub(in super::super) number: Option<u32>,
     /// The latest transaction of the peer, with its answer.
     pub(in super::super) answered: Option<(u64, Mad)>,
+    /// The peer's LAP that gets its answer when this end has followed the peer.
+    pub(in super::super) asked: Option<(LapPath, Told)>,
     /// The time when this layer has something to do.
     pub(in super::super) timer: Option<Duration>,
     /// Whether the peer may have loaded a path that this end does not know, because an answer got
@@ -75,6 +78,9 @@ pub(in super::super) struct Transaction {
     pub(in super::super) about: About,
     pub(in super::super) attempt: u8,
     pub(in super::super) timeout: Duration,
+    /// The peer asked by an MRA for more time (`IB_CM_MRA_LAP_RCVD`). From then on the message is
+    /// repeated in that time.
+    pub(in super::super) is_postponed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl Connections {
     pub(in super::super) fn end_paths(&mut self, local_id: u32) {
         self.set_path_timer(local_id, None);
         let Some(c) = self.get_mut(local_id) else { return };
-        c.migration.pending = None;
+        (c.migration.pending, c.migration.asked) = (None, None);
         if let Some(client) = c.client {
             let key = (client, c.qp.local_qpn);
             if self.apm_qps.get(&key) == Some(&local_id) {
@@ -123,7 +123,8 @@ impl Connections {
             About::Sap(address) => messages::sap(c, tid, address),
         };
         let timeout = FIRST_TIMEOUT.min(c.timeout);
-        c.migration.pending = Some(Transaction { tid, mad, about, attempt: 0, timeout });
+        let (attempt, is_postponed) = (0, false);
+        c.migration.pending = Some(Transaction { tid, mad, about, attempt, timeout, is_postponed });
         c.migration.not_before = now + PAUSE;
         let to = c.endpoints_for(0);
         self.set_path_timer(local_id, Some(now + timeout));
@@ -139,21 +140,26 @@ impl Connections {
         about
     }
 
-    /// The peer needs longer for its answer to a LAP.
+    /// The peer needs longer for its answer to the LAP with this transaction id. As with a REQ, the
+    /// first MRA counts.
     pub(in super::super) fn postpone_lap(
         &mut self,
         now: Duration,
         local_id: u32,
+        tid: u64,
         timeout: Duration,
-    ) -> bool {
-        let c = self.get_mut(local_id).filter(|c| c.state == State::Established);
-        let pending = c.and_then(|c| c.migration.pending.as_mut());
-        let Some(pending) = pending.filter(|p| matches!(p.about, About::Lap(_))) else {
-            return false;
-        };
-        pending.timeout = pending.timeout.max(timeout);
-        self.set_path_timer(local_id, Some(now + timeout));
-        true
+    ) {
+        let pending = self.get_mut(local_id).and_then(|c| c.migration.pending.as_mut());
+        let lap = pending.filter(|p| p.tid == tid && matches!(p.about, About::Lap(_)));
+        match lap {
+            None => self.counters.mads_unmatched += 1,
+            Some(lap) if lap.is_postponed => self.counters.mads_duplicate += 1,
+            Some(lap) => {
+                (lap.is_postponed, lap.timeout) = (true, lap.timeout.max(timeout));
+                let at = now + lap.timeout;
+                self.set_path_timer(local_id, Some(at));
+            }
+        }
     }
 
     /// Runs the timers that are due: repeats messages, gives up, and looks for better paths.
@@ -184,7 +190,9 @@ impl Connections {
             return;
         }
         pending.attempt += 1;
-        pending.timeout = (pending.timeout * 2).min(longest.max(FIRST_TIMEOUT));
+        if !pending.is_postponed {
+            pending.timeout = (pending.timeout * 2).min(longest.max(FIRST_TIMEOUT));
+        }
         let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
         let to = c.endpoints_for(attempt);
         self.set_path_timer(local_id, Some(now + timeout));
@@ -223,6 +231,7 @@ impl Connections {
         self.set_path_timer(local_id, None);
         self.look_at_paths(local_id, now + wait);
         self.counters.paths_migrated += 1;
+        self.take_waiting_lap(local_id);
     }
 
     /// The same for the passive end, which leaves the first turn to the active end.

@@ -16,7 +16,9 @@
 //!
 //! At all times: a connection starts no two LAPs or SAPs within 100 ms, repeats none more often than
 //! agreed, only the active end sends LAPs and only the passive end SAPs, and none is sent for a
-//! connection that ends. In the end nothing is left behind.
+//! connection that ends. An MRA is sent only for a LAP that came more than once and has no answer yet,
+//! and an active end that got one repeats the LAP only when the time is over that it asks for. In the
+//! end nothing is left behind.
 
 mod queue_pair;
 mod rules;

@@ -10,8 +10,8 @@ use polypath_cm::{ClientId, FileId, PathOrder};
 use polypath_wire::cm::CmMad;
 
 use super::super::abi::{self, Event, Param, event};
-use super::super::case::CmCase;
-use super::super::host::{CmHost, Numbers, datagram};
+use super::super::case::{CmCase, Service};
+use super::super::host::{CmHost, Numbers, datagram, message};
 use super::queue_pair::{Mig, Pair, QueuePair};
 use super::rules::Watcher;
 use super::step::{Action, ApmReport};
@@ -26,6 +26,7 @@ use crate::run::Failure;
 const STREAM: u64 = 0x41_504d_7061_7468;
 const BALANCE_STREAM: u64 = 0x42_616c_616e_6365;
 const PORT: u16 = 7000;
+const SERVICE: Service = Service { ud: false, xrc: false, port: PORT };
 const CLIENT: ClientId = ClientId(1);
 const FILE: FileId = FileId(1);
 const MS: Duration = Duration::from_millis(1);
@@ -96,6 +97,7 @@ fn run(seed: u64, print: bool) -> Result<ApmReport, Failure> {
         world.report.sent = world.net.sent;
         world.report.digest = world.net.digest;
         world.report.asked = world.watcher.asked;
+        world.report.postponed = world.watcher.postponed;
         let failure = |b: Breach| Failure { rule: b.rule, at, what: b.what };
         result.map(|()| world.report).map_err(failure)
     };
@@ -336,7 +338,7 @@ impl World {
             true => Ipv6Addr::UNSPECIFIED.into(),
             false => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let id = abi::number(&self.command(1, &abi::create(0, false))?);
+        let id = abi::number(&self.command(1, &abi::create(0, SERVICE, true))?);
         self.command(1, &abi::bind(id, SocketAddr::new(any, PORT)))?;
         self.command(1, &abi::listen(id, 128))?;
         Ok(())
@@ -366,6 +368,9 @@ impl World {
             return (0..2).try_for_each(|host| self.flush(host));
         }
         if let Some((host, datagram)) = self.net.arrived(self.now) {
+            if let Some(mad) = message(&datagram) {
+                self.watcher.arrived(self.now, host, &mad);
+            }
             self.hosts[host].receive(self.now, &datagram);
             return self.flush(host);
         }
@@ -474,7 +479,8 @@ impl World {
                 let link = conn % self.case.links.len();
                 let ip = |host| address(link, host, self.case.v6);
                 let (from, to) = (SocketAddr::new(ip(0), 0), SocketAddr::new(ip(1), PORT));
-                let id = abi::number(&self.command(0, &abi::create(1 + conn as u64, false))?);
+                let id =
+                    abi::number(&self.command(0, &abi::create(1 + conn as u64, SERVICE, false))?);
                 self.conns[conn].ids[0] = Some(id);
                 let h = &mut self.hosts[0];
                 let resolve = abi::resolve_addr(id, from, to);

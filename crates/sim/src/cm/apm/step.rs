@@ -18,6 +18,8 @@ pub struct ApmReport {
     pub balanced: u64,
     /// LAPs and SAPs, without repetitions.
     pub asked: u64,
+    /// LAPs whose answer took longer, as an MRA told.
+    pub postponed: u64,
     /// MADs sent.
     pub sent: u64,
     /// A digest of every MAD, and when it was sent.

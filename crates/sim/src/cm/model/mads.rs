@@ -66,7 +66,10 @@ impl Model {
                 let private = self.private(from);
                 let plan = self.plan(from);
                 // The passive end answers with the numbers that it was asked for.
-                let [responder, initiator, _, rnr_retries] = plan.numbers;
+                let [responder, mut initiator, _, rnr_retries] = plan.numbers;
+                if plan.service.xrc {
+                    initiator = 0;
+                }
                 let numbers = [Some(initiator), Some(responder), None, Some(rnr_retries)];
                 let param = Param::Conn { qpn: plan.passive.qpn, numbers, private };
                 let h = &mut self.halves[to];

@@ -198,7 +198,11 @@ impl Model {
             Param::Private { ud, private }
         } else {
             // The initiator depth of the peer is the responder resources of this end.
-            let numbers = [initiator, responder, retries, rnr_retries].map(Some);
+            let numbers = match service.xrc {
+                true => [initiator, 0, 0, 0],
+                false => [initiator, responder, retries, rnr_retries],
+            };
+            let numbers = numbers.map(Some);
             Param::Conn { qpn: plan.active.qpn, numbers, private }
         };
         let event = Expected {
