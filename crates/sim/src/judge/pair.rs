@@ -300,7 +300,7 @@ impl Pair {
                 // have come by a path that this end had left meanwhile. It is not repeated: the peer is in
                 // error, and takes nothing any more (IBTA 10.3.1).
                 let posted_at = self.directions[e].waiting_since(c.wr_id);
-                let stayed = end.migrated_at.is_none_or(|at| at < posted_at);
+                let stayed = plan.multipath || end.migrated_at.is_none_or(|at| at < posted_at);
                 let told = refused && !conditions.lossy && end.thawed_at.is_zero() && stayed;
                 let waited = waited.saturating_sub(stalled);
                 plan.timeout != 0 && waited >= least && excused && !told && in_time
