@@ -22,6 +22,7 @@ static char buffer[2][64];
 static char received; /* the first byte of the latest message */
 static int is_client;
 static int is_over; /* the client has seen the migration that it asked for */
+static int is_ready; /* there is another path again after the first migration */
 
 static void fail(const char *what)
 {
@@ -104,9 +105,10 @@ static void *events(void *unused)
 			return NULL;
 		}
 		check(ask(IBV_MIG_REARM), 0, "asking for REARM");
-		print("asked");
 		check(ask(IBV_MIG_MIGRATED), EINVAL, "asking for MIGRATED in REARM");
+		print("asked");
 		await();
+		__atomic_store_n(&is_ready, 1, __ATOMIC_RELEASE);
 		if (is_client)
 			check(ask(IBV_MIG_MIGRATED), 0, "asking for MIGRATED");
 	}
@@ -199,7 +201,11 @@ int main(int argc, char **argv)
 	if (pthread_create(&thread, NULL, events, NULL))
 		fail("pthread_create");
 	do {
-		buffer[1][0] = __atomic_load_n(&is_over, __ATOMIC_ACQUIRE) ? 'e' : 0;
+		/* The server says that it is ready; then the client says that it is over. */
+		if (!is_client)
+			buffer[1][0] = __atomic_load_n(&is_ready, __ATOMIC_ACQUIRE) ? 'r' : 0;
+		else if (received == 'r' && __atomic_load_n(&is_over, __ATOMIC_ACQUIRE))
+			buffer[1][0] = 'e';
 		exchange();
 	} while ((is_client ? buffer[1][0] : received) != 'e');
 	print("done");
