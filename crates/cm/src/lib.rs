@@ -273,6 +273,14 @@ impl Cm {
         }
     }
 
+    /// Handles a client's queue pair that has a path set, which moves it to other paths by itself. The two
+    /// connection managers agree on nothing any more for its connection.
+    pub fn has_path_set(&mut self, now: Duration, client: ClientId, qp_num: u32) {
+        if let Some(connection) = self.ib.of_qp(client, qp_num) {
+            self.ib.set_paths(now, connection, false);
+        }
+    }
+
     /// Handles a device that is gone for a client: its ids get `RDMA_CM_EVENT_DEVICE_REMOVAL`.
     pub fn handle_device_removal(
         &mut self,

@@ -204,6 +204,16 @@ fn programs_go_on_when_the_link_in_use_goes_down() -> Result<(), Error> {
     Ok(())
 }
 
+/// On multi-path devices, the path set moves the traffic; its programs hear of it as with plain ones, because the
+/// connection managers load an alternate path, and leave the rest to the set.
+#[test]
+fn programs_on_multi_path_devices_are_armed_and_hear_of_each_link() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let end = |round| if round < 2 { End::Both } else { End::Of(round % 2) };
+    let hit = |lab: &Lab, round, link| lab.link_down(link, end(round));
+    survive(RPING, "mp", Which::All, 4, hit, |lab, _, link| lab.link_up(link))
+}
+
 #[test]
 fn programs_go_on_when_the_path_in_use_is_silent() -> Result<(), Error> {
     let _share = share(PATIENT);

@@ -10,6 +10,7 @@ use polypath_topology::gids::gid_of;
 use polypath_verbs::{AhAttr, Error, MigState, QpAttr, QpAttrMask, QpState, Result};
 
 use crate::engine_inner::EngineInner;
+use crate::lane::path_book::Untold;
 use crate::lane::{Lane, QpVisit, State, index_of};
 
 impl EngineInner {
@@ -49,15 +50,15 @@ impl Lane {
         }
         self.enter(|State { core, io, .. }| {
             let mut news = Vec::new();
-            while let Some((qpn, failed)) = io.paths.pop() {
+            while let Some((qpn, untold)) = io.paths.pop() {
                 let now = core.with(index_of(qpn), io, |visit| both(visit, qpn)[0]).flatten();
-                match now {
-                    Some((local, remote)) if !failed => {
-                        news.push(PathNews::Migrated { qpn, local, remote });
-                    }
-                    Some(_) => news.push(PathNews::AlternateFailed { qpn }),
-                    // The queue pair is gone.
-                    None => {}
+                // Without a path, the queue pair is gone.
+                if let Some((local, remote)) = now {
+                    news.push(match untold {
+                        Untold::Moved => PathNews::Migrated { qpn, local, remote },
+                        Untold::Failed => PathNews::AlternateFailed { qpn },
+                        Untold::PathSet => PathNews::PathSet { qpn },
+                    });
                 }
                 if news.len() == most {
                     break;
@@ -71,11 +72,11 @@ impl Lane {
     pub(crate) fn put_back_path_news(&self, news: &[PathNews]) {
         self.enter(|State { io, .. }| {
             for news in news {
-                let (qpn, failed) = match *news {
-                    PathNews::Migrated { qpn, .. } => (qpn, false),
-                    PathNews::AlternateFailed { qpn } => (qpn, true),
-                };
-                if failed { io.paths.has_failed(qpn) } else { io.paths.has_moved(qpn) }
+                match *news {
+                    PathNews::Migrated { qpn, .. } => io.paths.tell(qpn, Untold::Moved),
+                    PathNews::AlternateFailed { qpn } => io.paths.tell(qpn, Untold::Failed),
+                    PathNews::PathSet { qpn } => io.paths.tell(qpn, Untold::PathSet),
+                }
             }
         });
     }
@@ -102,11 +103,13 @@ fn load_or_wait(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Resu
     }
 }
 
-/// Loads the path into a queue pair in RTS and arms it, as a program would by `ibv_modify_qp`.
+/// Loads the path into a queue pair in RTS and arms it, as a program would by `ibv_modify_qp`. If its peer is
+/// a multi-path one, it stays armed by itself from now on.
 pub(crate) fn load(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Result<()> {
     let state = visit.qp.query().path_mig_state;
     let [primary, alternate] = both(visit, qpn);
     let wanted = Some((path.local, path.remote));
+    visit.qp.keep_armed(&mut visit.host);
     if wanted == alternate && wanted != primary && state != MigState::Migrated {
         return Ok(());
     }
@@ -158,7 +161,7 @@ fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
     }
     // The connection manager waits to hear where the queue pair is, also if that is nothing new.
     let io = visit.host.paths_and_out().1;
-    io.paths.has_moved(qpn);
+    io.paths.tell(qpn, Untold::Moved);
     io.journal.call();
 }
 

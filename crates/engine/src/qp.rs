@@ -363,7 +363,11 @@ impl QueuePair for Qp {
     }
 
     fn query(&self) -> Result<QpAttr> {
-        self.with(|visit| visit.qp.query())
+        self.with(|visit| {
+            let mut attr = visit.qp.query();
+            self.show_set(visit, &mut attr);
+            attr
+        })
     }
 
     fn post_send(

@@ -77,4 +77,9 @@ pub enum PathNews {
         /// The number of the queue pair.
         qpn: u32,
     },
+    /// Its peer is a multi-path one, whose path set moves it, and it stays armed: nothing is to be agreed on.
+    PathSet {
+        /// The number of the queue pair.
+        qpn: u32,
+    },
 }

@@ -3,7 +3,7 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use polypath_types::PathId;
+use polypath_types::{MigState, PathId, QpState};
 
 use crate::lane::Lane;
 
@@ -25,6 +25,9 @@ impl<Q> Lane<Q> {
             }
         }
         let paths = &self.shared.paths;
+        if !paths.has_events() {
+            self.check_armed()?;
+        }
         paths.check().map_err(|what| format!("path manager: {what}"))?;
         for PathId(path) in paths.path_ids() {
             let by_qps = charges.get(&path).copied().unwrap_or(0);
@@ -34,6 +37,26 @@ impl<Q> Lane<Q> {
                 return Err(format!(
                     "path {path}: {in_flight} bytes are charged, {charged} are in flight"
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Queue pairs of multi-path peers are ARMED exactly while there is another path.
+    fn check_armed(&self) -> Result<(), String> {
+        let paths = &self.shared.paths;
+        for (index, entry) in self.qps.iter() {
+            let qpn = self.qps.number(index);
+            let sends = matches!(entry.qp.state(), QpState::Rts | QpState::Sqd);
+            if !sends || !entry.qp.watches_set() || !paths.is_agreed(qpn) {
+                continue;
+            }
+            let (two, state) = (paths.two_paths(qpn), entry.qp.migration().state);
+            let armed = two.is_some_and(|two| two.other.is_some());
+            let known = two.is_none_or(|two| Some(two.active) == entry.qp.active_path());
+            if armed != (state == MigState::Armed) || !known {
+                let active = entry.qp.active_path();
+                return Err(format!("queue pair {qpn:#x} is {state:?} on {active:?}: {two:?}"));
             }
         }
         Ok(())

@@ -3,12 +3,27 @@
 use std::collections::HashSet;
 
 use polypath_paths::{PathEvent, Reason};
+use polypath_transport::{MigrationCause, SetChange};
 use polypath_types::{PathId, PeerId};
 
 use crate::host::Visit;
 use crate::lane::Lane;
 use crate::outside::Outside;
 use crate::table::QpTable;
+
+/// What a change of a peer's paths for this reason means to a queue pair that migrates.
+fn set_change(reason: Reason) -> SetChange {
+    SetChange::Lost(match reason {
+        Reason::Primary | Reason::Association => return SetChange::Preferred,
+        Reason::PeerNotice => MigrationCause::Peer,
+        Reason::ProbesLost => MigrationCause::Silence,
+        Reason::LinkDown
+        | Reason::AddressRemoved
+        | Reason::AdminDown
+        | Reason::FirstAlive
+        | Reason::Removed => MigrationCause::PathLost,
+    })
+}
 
 impl<Q> Lane<Q> {
     /// Carries out the path manager's decisions since the last call.
@@ -27,25 +42,39 @@ impl<Q> Lane<Q> {
                 if let Some(entry) = self.qps.by_qpn_mut(qpn) {
                     entry.qp.set_multipath(true);
                     entry.qp.set_peer_abilities(abilities);
+                    let mut visit = entry.visit(&mut self.shared, out);
+                    visit.qp.begin_set(&mut visit.host);
                 }
             }
             PathEvent::ActiveChanged { peer, from, reason, .. } => {
                 let still_alive = matches!(reason, Reason::Primary | Reason::Association);
-                self.path_changed(peer, from.filter(|_| !still_alive), out);
+                let qpns: Vec<u32> = self.shared.paths.qpns_of(peer).collect();
+                self.set_changed(&qpns, set_change(reason), out);
+                self.path_changed(&qpns, from.filter(|_| !still_alive), out);
                 self.alternate_changed(peer, out);
             }
             PathEvent::NoPath { peer } | PathEvent::PeerLost { peer } => {
-                self.path_changed(peer, None, out);
+                let qpns: Vec<u32> = self.shared.paths.qpns_of(peer).collect();
+                self.set_changed(&qpns, SetChange::Lost(MigrationCause::PathLost), out);
+                self.path_changed(&qpns, None, out);
                 self.alternate_changed(peer, out);
             }
             PathEvent::WindowOpened { .. } => self.shared.window_opened = true,
-            PathEvent::PathDead { path, .. } => {
+            PathEvent::PathDead { path, reason } => {
+                let qpns = self.shared.paths.qpns_on(path);
+                self.set_changed(&qpns, set_change(reason), out);
                 // A path may have packets outstanding without being the active one.
-                for qpn in self.shared.paths.qpns_on(path) {
+                for qpn in qpns {
                     self.tell(qpn, out, |v| v.qp.on_path_dead(now, path, &mut v.host));
                 }
             }
+            PathEvent::PathAlive { path } => {
+                let qpns = self.shared.paths.qpns_on(path);
+                self.set_changed(&qpns, SetChange::Gained, out);
+            }
+            PathEvent::Moved { qpn, .. } => self.path_changed(&[qpn], None, out),
             PathEvent::Detour { qpn, from, .. } => {
+                self.set_changed(&[qpn], SetChange::Lost(MigrationCause::Silence), out);
                 self.tell(qpn, out, |v| v.qp.on_path_change(now, Some(from), &mut v.host));
             }
             PathEvent::PathHeard { path } => {
@@ -54,7 +83,6 @@ impl<Q> Lane<Q> {
                 }
             }
             PathEvent::Resumed { .. }
-            | PathEvent::PathAlive { .. }
             | PathEvent::PortChanged { .. }
             | PathEvent::Repathed { .. }
             | PathEvent::ChannelWanted { .. }
@@ -72,20 +100,33 @@ impl<Q> Lane<Q> {
         for qpn in qpns {
             let agreed = self.shared.paths.is_agreed(qpn);
             self.tell(qpn, out, |v| {
-                if agreed {
+                if agreed && !v.qp.is_multipath() {
                     v.qp.set_multipath(true);
+                    v.qp.begin_set(&mut v.host);
                 }
+                v.qp.follow_set(SetChange::Lost(MigrationCause::PathLost), &mut v.host);
                 v.qp.on_paths_unknown(now, |path| !alive.contains(&path.0), &mut v.host);
             });
         }
         self.shared.window_opened = true;
     }
 
-    fn path_changed<O: Outside<Q>>(&mut self, peer: PeerId, dead: Option<PathId>, out: &mut O) {
+    fn path_changed<O: Outside<Q>>(&mut self, qpns: &[u32], dead: Option<PathId>, out: &mut O) {
         let now = self.shared.now;
-        let qpns: Vec<u32> = self.shared.paths.qpns_of(peer).collect();
-        for qpn in qpns {
+        for &qpn in qpns {
             self.tell(qpn, out, |v| v.qp.on_path_change(now, dead, &mut v.host));
+        }
+    }
+
+    /// Tells those queue pairs whose programs follow what becomes of their paths (automatic path migration).
+    fn set_changed<O: Outside<Q>>(&mut self, qpns: &[u32], change: SetChange, out: &mut O) {
+        for &qpn in qpns {
+            let watching = self.qps.by_qpn_mut(qpn).filter(|entry| entry.qp.watches_set());
+            if let Some(entry) = watching {
+                let mut visit = entry.visit(&mut self.shared, out);
+                visit.qp.follow_set(change, &mut visit.host);
+                self.schedule(QpTable::<Q>::index_of(qpn), false);
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use polypath_transport::{
 };
 use polypath_types::{
     Completion, CqSide, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Sge,
-    Want,
+    TwoPaths, Want,
 };
 
 use crate::outside::{NotSent, Outside, Overrun};
@@ -320,6 +320,14 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
 
     fn is_reachable(&self, peer: PeerId) -> bool {
         self.shared.paths.is_reachable(peer)
+    }
+
+    fn two_paths(&self, _peer: PeerId) -> Option<TwoPaths> {
+        self.shared.paths.two_paths(self.qpn)
+    }
+
+    fn take_other_path(&mut self, _peer: PeerId) -> Option<TwoPaths> {
+        self.shared.paths.take_other_path(self.shared.now, self.qpn)
     }
 
     #[inline]

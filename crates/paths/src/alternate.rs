@@ -2,7 +2,8 @@
 //! pair has in reserve, with addresses of its own, which may become its peer.
 //!
 //! It is for peers that know only plain RoCEv2, so no handshake goes by it. The path set of a
-//! multi-path peer does by itself what an alternate path is for.
+//! multi-path peer does by itself what an alternate path is for; there, the alternate path only says which
+//! path of the set the program would like best ([`two_paths`](crate::two_paths)).
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -84,11 +85,16 @@ impl PathManager {
         p.reserved.difference(&p.qpns).map(|qpn| qpn.0).collect()
     }
 
-    /// The main path of the peer of a queue pair, and that of its alternate.
+    /// The main path of the peer of a queue pair, and that of its alternate. If the peer is a multi-path one,
+    /// the active path and the best other one, as far as there are such
+    /// ([`two_paths`](Self::two_paths)).
     pub fn both_paths(&self, qpn: u32) -> [Option<PathId>; 2] {
         let qp = self.qps.get(&Qpn(qpn));
-        [qp.map(|qp| qp.peer), qp.and_then(|qp| qp.alternate)]
-            .map(|peer| Some(self.peers.get(peer?)?.main))
+        let [primary, alternate] = [qp.map(|qp| qp.peer), qp.and_then(|qp| qp.alternate)]
+            .map(|peer| Some(self.peers.get(peer?)?.main));
+        let of_set = self.two_paths(qpn).filter(|_| qp.is_some_and(|qp| qp.agreed));
+        let other = of_set.and_then(|two| two.other);
+        [of_set.map(|two| two.active).or(primary), other.or(alternate)]
     }
 
     /// The length of the network prefix of an address of this host, in bits; `None` if it is none of ours.

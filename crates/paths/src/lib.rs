@@ -53,6 +53,7 @@ mod streams;
 mod timers;
 mod turns;
 mod twice;
+mod two_paths;
 mod types;
 mod ud;
 mod usage;
@@ -68,7 +69,7 @@ pub use manager::{
 };
 pub use marks::is_marked;
 pub use policy::{Choice, ClonePolicy, MakePolicy, Next, PathSet, Policy};
-pub use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, Want};
+pub use polypath_types::{Class, PathId, PathKind, PathTag, PeerId, Pick, Route, TwoPaths, Want};
 pub use types::{
     AttachError, ControlOut, Handled, MAX_PATHS, MAX_PORTS, PathAddress, PathEvent, PathState,
     PathStatus, PeerBrief, PeerStatus, Reason, Refused, Status, StreamEnds,

@@ -522,6 +522,11 @@ impl PathManager {
         self.out.pop_front()
     }
 
+    /// Whether an event waits to be taken.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event. Call until `None` after any other call.
     #[inline]
     pub fn poll_event(&mut self) -> Option<PathEvent> {

@@ -258,6 +258,16 @@ pub enum PathEvent {
         /// The path taken.
         to: PathId,
     },
+    /// One queue pair goes by another path than before, because its program wants so
+    /// ([`crate::PathManager::take_other_path`]). What it has outstanding on `from` may still arrive.
+    Moved {
+        /// The local queue pair.
+        qpn: u32,
+        /// The path left.
+        from: PathId,
+        /// The path taken.
+        to: PathId,
+    },
     /// No path lives: [`crate::PathManager::route`] gives `None`; hold the retry counters.
     NoPath {
         /// The peer that cannot be reached.

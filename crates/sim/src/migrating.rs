@@ -1,5 +1,5 @@
 //! Queue pairs that migrate (automatic path migration): RC and UC ones with one path in use and another in
-//! reserve. Their programs load the path that was left after each migration, and sometimes migrate.
+//! reserve, and RC ones with a path set, which moves them. Their programs load the path that was left after each migration, and sometimes migrate.
 //! They are a subject of their own, so that the seeds of the others keep their meaning.
 
 use polypath_paths::PathOptions;
@@ -27,14 +27,22 @@ impl Case {
         // Plain queue pairs make hardly any progress where every packet overtakes every other.
         case.links.iter_mut().for_each(|link| link.reorders = false);
         for pair in &mut case.pairs {
-            if !matches!(pair.service, QpType::Rc | QpType::Uc) || rng.chance(150) {
-                continue;
+            let stays = !matches!(pair.service, QpType::Rc | QpType::Uc) || rng.chance(150);
+            let is_set = pair.service == QpType::Rc && pair.multipath;
+            let drawn = (!stays).then(|| {
+                let link = rng.below(links as u64) as usize;
+                let alternate = (link + 1 + rng.below(links as u64 - 1) as usize) % links;
+                (link, alternate, if rng.chance(700) { 18 } else { 14 })
+            });
+            if is_set && (stays || pair.ends[0].qpn & 3 == 0) {
+                // Its path set moves it, and its programs follow that.
+                pair.alternate = Some((pair.link + 1) % links);
+            } else if let Some((link, alternate, timeout)) = drawn {
+                pair.multipath = false;
+                (pair.link, pair.alternate) = (link, Some(alternate));
+                // Those that are ARMED use up the retries of both paths before they fail.
+                (pair.timeout, pair.retry_cnt) = (timeout, 7);
             }
-            pair.multipath = false;
-            pair.link = rng.below(links as u64) as usize;
-            pair.alternate = Some((pair.link + 1 + rng.below(links as u64 - 1) as usize) % links);
-            // Those that are ARMED use up the retries of both paths before they fail.
-            (pair.timeout, pair.retry_cnt) = (if rng.chance(700) { 18 } else { 14 }, 7);
         }
         case.attacks.clear();
         let is_kept = |fault: &Fault| matches!(fault, Fault::Drain { .. } | Fault::Error { .. });
@@ -105,7 +113,9 @@ impl Simulation {
                 let waits = qpn & 1 == 1 && self.now.as_millis() / 10 % 2 == 1;
                 let Some(qp) = self.qp(pair, e) else { continue };
                 let migration = qp.migration();
-                let due = qp.state() == QpState::Rts && migration.state == MigState::Migrated;
+                let agreed = qp.is_multipath() == plan.multipath;
+                let rts = qp.state() == QpState::Rts && agreed;
+                let due = rts && migration.state == MigState::Migrated;
                 let Some([_, other]) = plan.links(migration.count).filter(|_| due && !waits) else {
                     continue;
                 };
@@ -138,7 +148,8 @@ impl Simulation {
         qps.map(|(_, entry)| entry.qp.counters().migrations).sum()
     }
 
-    /// The pairs of RC queue pairs that still work and whose ends are not both ARMED on the same path.
+    /// The pairs of RC queue pairs that still work and whose ends are not both ARMED, on the same path if they
+    /// have no path set.
     pub(crate) fn apart(&self) -> Vec<String> {
         let pairs = self.case.pairs.iter().enumerate();
         let migrating = pairs.filter(|(_, p)| p.service == QpType::Rc && p.alternate.is_some());
@@ -152,7 +163,8 @@ impl Simulation {
                 let ((a_state, a), (b_state, b)) = (a?, b?);
                 let sends = [a_state, b_state].iter().all(|s| *s == QpState::Rts);
                 let armed = a.state == MigState::Armed && b.state == MigState::Armed;
-                let together = armed && plan.links(a.count) == plan.links(b.count);
+                let same = plan.multipath || plan.links(a.count) == plan.links(b.count);
+                let together = armed && same;
                 (sends && !together).then(|| format!("pair {i}: {a:?}, {b:?}"))
             })
             .collect()

@@ -20,3 +20,11 @@ fn many_answers_to_duplicates_use_up_no_retries() {
     let (result, _) = run(&Case::draw_migrating(1972), None, None);
     assert!(result.is_ok(), "{result:?}");
 }
+
+/// A seed that failed once: the peer refused a request and was in error, and its NAK, the only one, was still
+/// on its way by the path that the requester left.
+#[test]
+fn a_refusal_by_a_path_that_was_left_may_end_in_used_up_retries() {
+    let (result, _) = run(&Case::draw_migrating(5050), None, None);
+    assert!(result.is_ok(), "{result:?}");
+}

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use polypath_types::{
-    Completion, CqSide, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Want,
+    Completion, CqSide, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, TwoPaths, Want,
 };
 
 use crate::burst::Burst;
@@ -58,6 +58,16 @@ pub trait Paths {
     /// for retries to run out on it is not reachable. By default these are the same.
     fn is_reachable(&self, peer: PeerId) -> bool {
         self.route(peer).is_some()
+    }
+    /// The path set of a peer that agreed to multi-path, seen as two paths; `None` while none of it lives. By
+    /// default there is no such peer.
+    fn two_paths(&self, _peer: PeerId) -> Option<TwoPaths> {
+        None
+    }
+    /// The queue pair leaves its active path for the other one of [`Paths::two_paths`]. Returns what they are
+    /// now; `None` if there is no other, and nothing has changed then. By default there is none.
+    fn take_other_path(&mut self, _peer: PeerId) -> Option<TwoPaths> {
+        None
     }
     /// Where to send the packets that a queue pair wants to send next. By default this is the only
     /// route.

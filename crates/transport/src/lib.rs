@@ -27,6 +27,7 @@ mod sq;
 mod state;
 mod transmit_state;
 mod unreliable;
+mod viewing;
 
 pub use burst::{Burst, PacketHeaders, Payload};
 pub use cause::Cause;
@@ -41,6 +42,7 @@ pub use polypath_types::*;
 pub use qp::QueuePair;
 pub use state::{MAX_RD_ATOMIC, ModifyError};
 pub use transmit_state::TransmitState;
+pub use viewing::SetChange;
 
 /// The bytes that a packet counts against a path's window in addition to its payload: its headers,
 /// and a share of what a kernel charges a receive buffer for the packet's descriptor. Without it, a

@@ -72,7 +72,9 @@ impl Core {
             self.migration.due = Some(MigrationCause::Retries);
             return false;
         }
-        if self.attr.path_mig_state == MigState::Armed || self.migration.unconfirmed {
+        if self.multipath {
+            self.fail_with_set(host);
+        } else if self.attr.path_mig_state == MigState::Armed || self.migration.unconfirmed {
             host.event(QpEvent::PathMigError);
             host.migration(MigrationNews::Failed);
         }
@@ -102,9 +104,10 @@ impl QueuePair {
         }
     }
 
-    /// The peer as it is reached by the alternate path.
+    /// The peer as it is reached by the alternate path. A multi-path peer has none besides its path set.
+    #[inline]
     pub fn alternate(&self) -> Option<PeerId> {
-        self.core.migration.alternate
+        self.core.migration.alternate.filter(|_| !self.core.multipath)
     }
 
     /// What is known of its migrations.
@@ -146,7 +149,11 @@ impl QueuePair {
         } else if mask.contains(QpAttrMask::PATH_MIG_STATE)
             && attr.path_mig_state == MigState::Rearm
         {
-            self.core.migration.begin();
+            if self.core.multipath {
+                self.core.arm_with_set(host);
+            } else {
+                self.core.migration.begin();
+            }
         }
     }
 
@@ -273,14 +280,11 @@ impl QueuePair {
     /// Changes to the alternate path.
     pub(crate) fn migrate<H: Host>(&mut self, cause: MigrationCause, host: &mut H) {
         let core = &mut self.core;
+        if core.multipath {
+            return core.leave_active_path(cause, host);
+        }
         let attr = &mut core.attr;
         attr.path_mig_state = MigState::Migrated;
-        if core.multipath {
-            // Its path set decides about paths; there must not be two who do.
-            core.migration.settle();
-            host.event(QpEvent::PathMig);
-            return;
-        }
         (attr.ah, attr.port_num) = (attr.alt_ah, attr.alt_port_num);
         (attr.pkey_index, attr.timeout) = (attr.alt_pkey_index, attr.alt_timeout);
         let migration = &mut core.migration;
@@ -323,7 +327,7 @@ impl QueuePair {
     /// The alternate path came into reach, or went out of it.
     pub fn on_alternate_change<H: Host>(&mut self, now: Duration, host: &mut H) {
         let core = &self.core;
-        let Some(alternate) = core.migration.alternate else { return };
+        let Some(alternate) = self.alternate() else { return };
         let state = core.attr.path_mig_state;
         if !host.is_reachable(alternate) {
             if state == MigState::Armed && core.proves() {
@@ -365,7 +369,10 @@ impl QueuePair {
     fn follow_migration<H: Host>(&mut self, now: Duration, host: &mut H) {
         if let Some(cause) = self.core.migration.moved.take() {
             self.core.migration.last = Some((cause, now));
-            if let Halves::Rc(rc) = &mut self.halves {
+            // A path set begins anew with what it says of its paths.
+            if let Halves::Rc(rc) = &mut self.halves
+                && !self.core.multipath
+            {
                 rc.0.begin_anew(&mut self.core, now, host);
             }
         }

@@ -22,7 +22,7 @@ use crate::frozen::{Reader, ThawError, Writer};
 use crate::proof::Watch;
 use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
-use polypath_types::{MigState, PeerId, QpState};
+use polypath_types::{MigState, PathId, PeerId, QpState};
 
 /// The time after which a queue pair that waits for its peer asks for the first time again. Each
 /// further time it waits twice as long.
@@ -113,6 +113,19 @@ pub(crate) fn check_wish(
 pub enum MigrationNews {
     /// The queue pair uses its alternate path from now on. The former primary path is not used any more.
     Migrated(MigrationCause),
+    /// The queue pair's traffic has left one path of its peer's set for another one, which the set has chosen
+    /// or the program has asked for. Its peer is the same.
+    Moved {
+        /// The path left.
+        from: PathId,
+        /// The path taken.
+        to: PathId,
+        /// Why.
+        cause: MigrationCause,
+    },
+    /// The peer is a multi-path one, and the queue pair is kept armed ([`crate::QueuePair::keep_armed`]): its
+    /// path set decides about paths from now on.
+    PathSet,
     /// Both ends have an alternate path; either may migrate now.
     Armed,
     /// The alternate path was loaded, and nobody answers by it. It is asked on.
@@ -187,6 +200,10 @@ pub(crate) struct Migration {
     doubt: Option<Duration>,
     /// Since when the peer was heard only by the alternate path, as one that has migrated.
     ahead: Option<Duration>,
+    /// With a multi-path peer: the active path, as the program knows it.
+    pub(crate) active: Option<PathId>,
+    /// With a multi-path peer: it is armed again after each migration.
+    pub(crate) rearms: bool,
     pub(crate) count: u64,
     pub(crate) last: Option<(MigrationCause, Duration)>,
 }

@@ -251,13 +251,6 @@ impl QueuePair {
         self.core.peer = Some(peer);
     }
 
-    /// RC: both ends know each other's queue pair, so multi-path packets may be sent from now on
-    /// (by every route that has a tag). Packets of both kinds are accepted at any time. Other
-    /// services have no multi-path packets.
-    pub fn set_multipath(&mut self, agreed: bool) {
-        self.core.multipath = agreed && self.core.config.qp_type == QpType::Rc;
-    }
-
     /// RC: the peer can do this. If it announces no reach, up to 256 packets are in flight. To be called
     /// after the queue pair went to RTR.
     pub fn set_peer_abilities(&mut self, abilities: PeerAbilities) {
@@ -372,7 +365,9 @@ impl QueuePair {
             core.counters.dropped_state += 1;
             return;
         }
-        let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed;
+        // A path set has no path that is not in use.
+        let settled = core.attr.path_mig_state == MigState::Migrated && !core.migration.unconfirmed
+            || core.multipath;
         let usual = settled && by.primary;
         if !usual && !self.admit(now, packet, by, host) {
             return;

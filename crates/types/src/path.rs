@@ -102,6 +102,15 @@ pub struct Twin {
     pub window: u32,
 }
 
+/// The path set of a multi-path peer, as it looks to who thinks of two paths (automatic path migration).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoPaths {
+    /// The main path, or the one that the queue pair has for itself. Data may use others besides.
+    pub active: PathId,
+    /// The best of the others that can carry data, if there is one.
+    pub other: Option<PathId>,
+}
+
 /// The request of a queue pair for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {

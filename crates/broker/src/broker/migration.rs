@@ -44,6 +44,7 @@ impl Broker {
                     PathNews::AlternateFailed { qpn } => {
                         self.cm.alternate_failed(now(), client, qpn);
                     }
+                    PathNews::PathSet { qpn } => self.cm.has_path_set(now(), client, qpn),
                 }
             }
         }

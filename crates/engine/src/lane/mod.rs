@@ -20,7 +20,7 @@ mod look;
 mod multicast;
 pub(crate) mod noted;
 pub(crate) mod numbers;
-mod path_book;
+pub(crate) mod path_book;
 mod path_news;
 mod prompt;
 mod receive;

@@ -6,6 +6,7 @@ use polypath_transport::{MigrationNews, PeerId};
 use polypath_verbs::Error;
 
 use crate::lane::LaneIo;
+use crate::lane::path_book::Untold;
 
 impl LaneIo {
     /// Records an event of the path manager.
@@ -55,6 +56,7 @@ impl LaneIo {
             PathEvent::MultipathAgreed { .. }
             | PathEvent::WindowOpened { .. }
             | PathEvent::PathHeard { .. }
+            | PathEvent::Moved { .. }
             | PathEvent::ChannelWanted { .. }
             | PathEvent::StreamWanted { .. }
             | PathEvent::Overflow => return,
@@ -64,7 +66,7 @@ impl LaneIo {
 
     /// Tells the broker and its users that a queue pair gets no alternate path.
     pub(crate) fn refuse_alternate(&mut self, qpn: u32, error: &Error) {
-        self.paths.has_failed(qpn);
+        self.paths.tell(qpn, Untold::Failed);
         self.note(Event::AlternateRefused { qpn: Qpn(qpn), text: error.to_string() });
     }
 
@@ -72,12 +74,21 @@ impl LaneIo {
     pub(super) fn note_migration(&mut self, paths: &PathManager, qpn: u32, news: MigrationNews) {
         let [primary, alternate] =
             paths.both_paths(qpn).map(|path| path.map(|path| self.name_of(paths, path)));
-        self.paths.note(qpn, news);
+        // The path set of a multi-path peer is none of the connection manager's business.
+        if news == MigrationNews::PathSet || !paths.is_agreed(qpn) {
+            self.paths.note(qpn, news);
+            self.journal.call();
+        }
         let qpn = Qpn(qpn);
         self.note(match news {
             MigrationNews::Migrated(cause) => {
                 Event::Migrated { qpn, from: primary, to: alternate, cause }
             }
+            MigrationNews::Moved { from, to, cause } => {
+                let [from, to] = [from, to].map(|path| Some(self.name_of(paths, path)));
+                Event::Migrated { qpn, from, to, cause }
+            }
+            MigrationNews::PathSet => return,
             MigrationNews::Armed => Event::MigrationArmed { qpn, alternate },
             MigrationNews::Failed => Event::MigrationFailed { qpn, alternate },
             MigrationNews::AlternateLost => Event::AlternateLost { qpn, alternate },

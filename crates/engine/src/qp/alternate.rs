@@ -1,12 +1,32 @@
 //! Alternate paths (automatic path migration) of programs: their address vectors.
 
-use polypath_verbs::{Error, QpAttr, QpAttrMask, Result};
+use std::net::IpAddr;
+
+use polypath_topology::gids::gid_of;
+use polypath_topology::{DeviceSpec, PortSpec};
+use polypath_verbs::{AhAttr, Error, QpAttr, QpAttrMask, Result};
 
 use super::Qp;
 use crate::address::{self, Resolved};
 use crate::lane::QpVisit;
 use crate::migration;
 use crate::other_port;
+
+/// The address vector between these addresses, the local one first: this one if it leads there, else this one
+/// with other GIDs.
+fn vector(spec: &DeviceSpec, ah: AhAttr, (local, remote): (IpAddr, IpAddr)) -> AhAttr {
+    let leads = |to: Resolved| (to.local, to.remote) == (local, remote);
+    if address::resolve(spec, &ah).is_ok_and(leads) {
+        return ah;
+    }
+    let of_port = |(number, port): (u8, &PortSpec)| Some((number, port.gid_index(&gid_of(local))?));
+    match spec.numbered_ports().find_map(of_port) {
+        Some((port_num, sgid_index)) => {
+            AhAttr { dgid: gid_of(remote), sgid_index, port_num, is_global: true, ..ah }
+        }
+        None => ah,
+    }
+}
 
 impl Qp {
     /// Resolves the alternate address vector, if one is set. If it is that of another port than
@@ -29,6 +49,29 @@ impl Qp {
             return Err(Error::invalid("the P_Key table has one entry, index 0"));
         }
         address::resolve(&self.context.spec(), &attr.alt_ah).map(Some)
+    }
+
+    /// What the program sees of its paths if its peer is a multi-path one, and if it has loaded an alternate
+    /// path: the active one of the path set and the best other one. While no path lives, the active one is
+    /// that of before; while there is no other, the alternate one is what the program loaded.
+    pub(super) fn show_set(&self, visit: &mut QpVisit<'_>, attr: &mut QpAttr) {
+        if !visit.qp.is_multipath() || attr.alt_port_num == 0 {
+            return;
+        }
+        let (before, spec) = (visit.qp.active_path(), self.context.spec());
+        let paths = visit.host.paths_and_out().0;
+        let two = paths.two_paths(self.qpn);
+        let ends = |path| paths.path(path).map(|address| (address.local, address.remote));
+        let active = two.map(|two| two.active).or(before).and_then(ends);
+        let other = two.and_then(|two| two.other).and_then(ends);
+        if let Some(other) = other {
+            attr.alt_ah = vector(&spec, attr.alt_ah, other);
+            attr.alt_port_num = attr.alt_ah.port_num;
+        }
+        if let Some(active) = active {
+            attr.ah = vector(&spec, attr.ah, active);
+            attr.port_num = attr.ah.port_num;
+        }
     }
 
     /// Loads the path that the connection manager wanted loaded before the queue pair was in RTS.

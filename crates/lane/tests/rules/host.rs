@@ -25,7 +25,12 @@ pub(crate) const QKEY: u32 = 0x1122_3344;
 const MTU: u32 = 1024;
 
 pub(crate) fn ip(host: u8) -> IpAddr {
-    IpAddr::from([10, 0, 0, host])
+    on(0, host)
+}
+
+/// The address of a host in a network.
+pub(crate) fn on(net: u8, host: u8) -> IpAddr {
+    IpAddr::from([10, 0, net, host])
 }
 
 /// A packet on its way; the ICRC is zero.
@@ -33,6 +38,8 @@ pub(crate) fn ip(host: u8) -> IpAddr {
 pub(crate) struct Sent {
     pub(crate) control: bool,
     pub(crate) traffic_class: u8,
+    /// From where to where.
+    pub(crate) ends: (IpAddr, IpAddr),
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -50,6 +57,8 @@ pub(crate) struct Io {
     pub(crate) out: Vec<Sent>,
     pub(crate) completions: Vec<(CqSide, Completion)>,
     pub(crate) events: Vec<PathEvent>,
+    /// Asynchronous events of queue pairs.
+    pub(crate) raised: Vec<QpEvent>,
     /// Whether completion queues are full.
     pub(crate) full: bool,
     /// Queue pairs that entered the error state because a completion was lost.
@@ -80,7 +89,9 @@ impl Outside<()> for Io {
         Ok(())
     }
 
-    fn event(&mut self, _own: &(), _event: QpEvent) {}
+    fn event(&mut self, _own: &(), event: QpEvent) {
+        self.raised.push(event);
+    }
 
     fn explain(&mut self, _own: &(), _paths: &PathManager, _explanation: Explanation) {}
 
@@ -103,13 +114,13 @@ impl Outside<()> for Io {
         burst: &Burst<'_, FlatSegment>,
     ) -> Result<(), NotSent> {
         let Some(address) = address.filter(|_| !self.mute) else { return Err(NotSent::NoWay) };
-        let traffic_class = address.traffic_class;
+        let (traffic_class, ends) = (address.traffic_class, (address.local, address.remote));
         let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
             let data = &payload[range.start as usize..range.end as usize];
             let bytes = encode(&burst.headers(i), data);
-            self.out.push(Sent { control: false, traffic_class, bytes });
+            self.out.push(Sent { control: false, traffic_class, ends, bytes });
         }
         Ok(())
     }
@@ -117,8 +128,9 @@ impl Outside<()> for Io {
     fn control(&mut self, out: ControlOut) {
         let mut bytes = out.packet;
         bytes.resize(bytes.len() + ICRC_LEN, 0);
-        let traffic_class = out.address.traffic_class;
-        self.out.push(Sent { control: true, traffic_class, bytes });
+        let (traffic_class, ends) =
+            (out.address.traffic_class, (out.address.local, out.address.remote));
+        self.out.push(Sent { control: true, traffic_class, ends, bytes });
     }
 
     fn path_event(&mut self, _now: Duration, _paths: &PathManager, event: &PathEvent) {
@@ -148,15 +160,23 @@ impl Host {
         let mut lane = Lane::new(paths, LaneConfig::default());
         let now = Duration::from_secs(1);
         lane.begin(now);
-        lane.set_local(&[LocalAddress {
-            ip: ip(number),
+        let io = Io { memory: vec![0; 1 << 20], ..Io::default() };
+        let mut host = Self { number, lane, io, now };
+        host.set_links(&[true]);
+        host
+    }
+
+    /// Gives it a link in each of so many networks, which are up or not.
+    pub(crate) fn set_links(&mut self, up: &[bool]) {
+        let links = (0..).zip(up).map(|(net, &link_up)| LocalAddress {
+            ip: on(net, self.number),
             prefix_len: 24,
-            ifindex: 2,
-            link_up: true,
+            ifindex: u32::from(net) + 2,
+            link_up,
             usable: true,
             speed_mbps: 10_000,
-        }]);
-        Self { number, lane, io: Io { memory: vec![0; 1 << 20], ..Io::default() }, now }
+        });
+        self.lane.set_local(&links.collect::<Vec<_>>());
     }
 
     pub(crate) fn peer(&self) -> u8 {
@@ -267,7 +287,16 @@ impl Host {
     }
 
     pub(crate) fn take_from(&mut self, src: IpAddr, bytes: &[u8]) -> Result<Taken, Refusal> {
-        let arrival = arrival(src, ip(self.number), bytes);
+        self.take_between(src, ip(self.number), bytes)
+    }
+
+    pub(crate) fn take_between(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        bytes: &[u8],
+    ) -> Result<Taken, Refusal> {
+        let arrival = arrival(src, dst, bytes);
         let packet = Packet::parse(bytes).expect("a packet");
         self.lane.handle_packet(&arrival, &packet, &mut self.io)
     }
@@ -310,7 +339,8 @@ pub(crate) fn settle(hosts: &mut [Host; 2]) {
             for sent in core::mem::take(&mut hosts[from].io.out) {
                 quiet = false;
                 // The path manager counts the packets that it rejects.
-                let _ = hosts[1 - from].take(&sent.bytes);
+                let (src, dst) = sent.ends;
+                let _ = hosts[1 - from].take_between(src, dst, &sent.bytes);
             }
         }
         if quiet && hosts.iter().all(|host| host.lane.is_idle()) {

@@ -2,6 +2,7 @@
 
 mod host;
 mod marks;
+mod view;
 
 use core::time::Duration;
 

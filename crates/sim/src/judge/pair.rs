@@ -50,6 +50,8 @@ pub(crate) struct End {
     gone_at: Duration,
     /// The time when it was last thawed. It then starts again to wait for whatever it waited for.
     pub(crate) thawed_at: Duration,
+    /// The time when it last migrated. What comes later by the path that it left is dropped.
+    migrated_at: Option<Duration>,
     last_wqe: u32,
     /// RNR NAKs heard for the same packet: its PSN, how many, and the time of the first.
     not_ready: Option<(Psn, u32, Duration)>,
@@ -103,6 +105,7 @@ impl Pair {
             gone: false,
             gone_at: Duration::ZERO,
             thawed_at: Duration::ZERO,
+            migrated_at: None,
             last_wqe: 0,
             not_ready: None,
         };
@@ -239,10 +242,14 @@ impl Pair {
         Ok(receive)
     }
 
-    fn event(&mut self, e: usize, event: QpEvent) -> Verdict {
+    fn event(&mut self, e: usize, now: Duration, event: QpEvent) -> Verdict {
         let end = &mut self.ends[e];
         match event {
             QpEvent::SqDrained => self.directions[e].drained(),
+            QpEvent::PathMig => {
+                end.migrated_at = Some(now);
+                Ok(())
+            }
             QpEvent::RequestError | QpEvent::AccessError | QpEvent::Fatal => {
                 let refusal = self.directions[1 - e].refuse()?;
                 end.ended = Some(Ended::Refused);
@@ -289,8 +296,12 @@ impl Pair {
                     || plan.multipath
                     || !conditions.settled
                     || alone <= patience + LATE + stalls_of(io);
-                // The refusal can't have been lost, and can't have come while this end was away.
-                let told = refused && !conditions.lossy && end.thawed_at.is_zero();
+                // The refusal can't have been lost, can't have come while this end was away, and can't
+                // have come by a path that this end had left meanwhile. It is not repeated: the peer is in
+                // error, and takes nothing any more (IBTA 10.3.1).
+                let posted_at = self.directions[e].waiting_since(c.wr_id);
+                let stayed = plan.multipath || end.migrated_at.is_none_or(|at| at < posted_at);
+                let told = refused && !conditions.lossy && end.thawed_at.is_zero() && stayed;
                 let waited = waited.saturating_sub(stalled);
                 plan.timeout != 0 && waited >= least && excused && !told && in_time
             }
@@ -478,7 +489,7 @@ impl Oracle {
             }
             Effect::Event { qpn, event } => {
                 let (pair, e) = self.find(*qpn)?;
-                self.pairs[pair].event(e, *event)
+                self.pairs[pair].event(e, conditions.now, *event)
             }
             Effect::Acknowledged { qpn, psn, aeth } => {
                 let (pair, e) = self.find(*qpn)?;
