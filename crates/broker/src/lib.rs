@@ -32,6 +32,7 @@ mod host;
 mod keeper;
 mod lacp;
 mod log;
+mod mad_streams;
 mod memberships;
 mod netlink;
 mod options;
@@ -44,6 +45,7 @@ mod streams;
 mod sys;
 mod tables;
 mod uplinks;
+mod ways;
 
 use std::io;
 use std::time::Duration;

@@ -39,7 +39,7 @@ struct Program {
 impl Program {
     fn new() -> Self {
         let mut client = client("");
-        let cm = client.open_cm(false).unwrap();
+        let cm = client.open_cm(false, None).unwrap();
         Self { client, cm }
     }
 

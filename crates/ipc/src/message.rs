@@ -20,7 +20,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// Longest message in bytes. Well below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -204,6 +204,9 @@ pub enum Request {
     OpenCm {
         /// Whether ids migrate to an alternate path without having asked for it (`POLYPATH_APM`).
         apm: bool,
+        /// The TCP port by which messages of the process's connections may go where UDP brings no answer
+        /// (`tcp=on`). The broker listens there while the process is connected.
+        tcp: Option<u16>,
     },
     /// Stands for `write()` to an open CM file. Answer: [`Reply::CmResponse`], or [`Reply::Error`]
     /// with the errno that `write()` would give.
@@ -505,7 +508,7 @@ mod tests {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             }
         }
-        const DECLARED: (u32, u64) = (20, 3435320307681359386);
+        const DECLARED: (u32, u64) = (21, 2750331469710347214);
         assert_eq!((VERSION, hash), DECLARED, "count VERSION up, and write both here");
     }
 
