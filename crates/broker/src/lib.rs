@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use polypath_ipc::{Client, Hello};
 
-pub use fuzz::{fuzz_message, fuzz_preamble};
+pub use fuzz::{fuzz_mad_stream, fuzz_message, fuzz_preamble};
 pub use lacp::{Interfaces, LacpArguments, LacpError, speak as speak_lacp};
 pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;

@@ -1,9 +1,9 @@
 //! Messages of the connection manager by TCP, for networks that let no UDP through: their frames, and which
 //! stream a message may go by.
 //!
-//! Such a stream begins like that of a lane ([`streams`](crate::streams)), with slot 0 for both ends, which no
-//! lane has, and the first message as its opening. Frames follow: two bytes with the length, which is always
-//! the same, two bytes of zero, and the packet that would go by UDP, from the BTH on, without ICRC.
+//! Such a stream begins like that of a lane ([`streams`](crate::streams)), with slot 0 for both ends, which
+//! no lane has, and the first message as its opening. Frames follow: two bytes with the length, which is
+//! always the same, two bytes of zero, and the packet that would go by UDP, from the BTH on, without ICRC.
 //!
 //! Who opened a stream to the peer's port may send everything by it. Who was called may not: another user of
 //! the peer's host can call, too. By such a stream go only messages about connections that it has brought
@@ -28,8 +28,8 @@ pub(crate) const ACCEPTED_MAX: usize = 64;
 pub(crate) const ACCEPTED_OF_ONE_MAX: usize = 4;
 /// The most streams that this host has opened.
 pub(crate) const OPENED_MAX: usize = 64;
-/// How long a stream stays without messages: the end that opened it gives it up first, so that messages seldom
-/// meet its end.
+/// How long a stream stays without messages: the end that opened it gives it up first, so that messages
+/// seldom meet its end.
 pub(crate) const IDLE_OPENED: Duration = Duration::from_secs(60);
 pub(crate) const IDLE_ACCEPTED: Duration = Duration::from_secs(90);
 

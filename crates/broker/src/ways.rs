@@ -11,7 +11,8 @@ const HOSTS_MAX: usize = 1024;
 const LATELY: Duration = Duration::from_secs(10);
 
 /// How often a message to a host was sent again, without an answer, when TCP is tried: to one that nothing
-/// comes from by UDP, and to one that answers other messages. The second may lose them, or have a slow program.
+/// comes from by UDP, and to one that answers other messages. The second may lose some, or have a slow
+/// program.
 const TRIES_SILENT: u8 = 1;
 const TRIES_HEARD: u8 = 3;
 
@@ -83,8 +84,8 @@ impl Ways {
         way.tcp.map(|(_, port)| port)
     }
 
-    /// Whether to try TCP for a message that was sent `attempt` times before. `prohibited`: this host's kernel
-    /// refuses to send it by UDP.
+    /// Whether to try TCP for a message that was sent `attempt` times before. `prohibited`: this host's
+    /// kernel refuses to send it by UDP.
     pub(crate) fn wants_tcp(
         &mut self,
         now: Duration,

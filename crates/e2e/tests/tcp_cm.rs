@@ -176,13 +176,14 @@ fn strangers_lose_their_streams_and_nothing_else() -> Result<(), Error> {
         names.iter().map(|name| counter(lab.host(0), name)).collect()
     };
     let before = counters()?;
-    // An opening that is no message, and streams that begin with a DREQ of a connection that there is not, and
-    // go on with nonsense: the end of each is seen by who sent it.
+    // An opening that is no message, and streams that begin with a DREQ of a connection that there is not,
+    // and go on with nonsense: the end of each is seen by who sent it.
     let script = format!(
         "import socket, struct\n\
          def call(opening, more):\n\
          \x20   s = socket.create_connection(('{address}', 4791))\n\
-         \x20   s.sendall(b'PPTS' + bytes([1, 0, 0, 0]) + struct.pack('>HH', len(opening), 0) + opening + more)\n\
+         \x20   s.sendall(b'PPTS' + bytes([1, 0, 0, 0]) + struct.pack('>HH', len(opening), 0)\n\
+         \x20             + opening + more)\n\
          \x20   s.settimeout(60)\n\
          \x20   while s.recv(4096): pass\n\
          bth = bytes([0x64, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0])\n\

@@ -23,8 +23,8 @@ use crate::sys::process::now;
 use crate::sys::tcp;
 use crate::ways::Ways;
 
-/// How long the kernel tries to deliver before it ends a connection, in milliseconds: a new one is made when a
-/// message is sent again.
+/// How long the kernel tries to deliver before it ends a connection, in milliseconds: a new one is made when
+/// a message is sent again.
 const USER_TIMEOUT_MS: u32 = 5000;
 
 /// The streams, by their numbers among all TCP connections of the broker, and what is known of the hosts.
@@ -325,5 +325,58 @@ impl Broker {
         let late = |(number, stream): (&u64, &MadStream)| (stream.until <= now).then_some(*number);
         let late: Vec<u64> = self.mads.open.iter().filter_map(late).collect();
         late.into_iter().for_each(|number| self.end_mad_stream(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    fn stream(remote: IpAddr, opened: bool, until: u64) -> MadStream {
+        MadStream {
+            socket: std::fs::File::open("/dev/null").unwrap().into(),
+            local: address(1),
+            remote,
+            port: 4791,
+            opened,
+            connected: true,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(Vec::new()),
+            known: Known::default(),
+            until: Duration::from_secs(until),
+            interest: Interest::Read,
+        }
+    }
+
+    #[test]
+    fn one_host_has_a_few_streams_and_takes_nobody_elses() {
+        let mut mads = MadStreams::default();
+        mads.open.insert(1, stream(address(2), true, 0));
+        mads.open.insert(2, stream(address(3), false, 0));
+        for number in 10..30 {
+            mads.make_room(address(2));
+            mads.open.insert(number, stream(address(2), false, number));
+        }
+        let left: Vec<u64> = mads.open.keys().copied().collect();
+        assert_eq!(left, [1, 2, 26, 27, 28, 29]);
+    }
+
+    #[test]
+    fn all_hosts_together_have_so_many_and_the_most_silent_makes_room() {
+        let mut mads = MadStreams::default();
+        mads.open.insert(1, stream(address(2), true, 0));
+        for number in 100..200_u64 {
+            let remote = address(u8::try_from(number).unwrap());
+            mads.make_room(remote);
+            mads.open.insert(number, stream(remote, false, 1000 - number));
+        }
+        assert_eq!(mads.open.len(), 1 + ACCEPTED_MAX);
+        // The one that ends first is the one that came last before it.
+        let left: Vec<u64> = mads.open.keys().copied().collect();
+        assert_eq!((left[0], left[1], left[ACCEPTED_MAX]), (1, 100, 199));
     }
 }
