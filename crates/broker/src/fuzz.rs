@@ -6,7 +6,10 @@ use std::time::Duration;
 use polypath_cm::{ClientId, Cm, CmConfig, Device, Environment, FileId, Route, RouteQuery};
 use polypath_ipc::message::{self, Push, Reply, Request};
 use polypath_topology::{PathSelector, Selection};
+use polypath_wire::Psn;
 
+use crate::mad_streams::{Inbox, Known, Outbox};
+use crate::qp1::build_body;
 use crate::streams::{FIXED, Preamble, preamble};
 
 /// A host with one device at 10.0.0.1 and a route to everywhere.
@@ -73,6 +76,38 @@ pub fn fuzz_preamble(bytes: &[u8], piece: usize) -> usize {
     at
 }
 
+/// Takes messages of a connection manager from what a peer's broker sends, in pieces, until it sends
+/// something else. Returns how many there were. Those that are taken are framed again as they came.
+pub fn fuzz_mad_stream(bytes: &[u8], piece: usize) -> usize {
+    let (mut inbox, mut known, mut outbox) =
+        (Inbox::new(), Known::default(), Outbox::new(Vec::new()));
+    let (mut at, mut begin, mut taken) = (0, 0, 0);
+    while at < bytes.len() {
+        let room = inbox.room();
+        assert!(!room.is_empty());
+        let len = room.len().min(bytes.len() - at).min(piece.max(1));
+        room[..len].copy_from_slice(&bytes[at..at + len]);
+        inbox.arrived(len);
+        at += len;
+        match inbox.take() {
+            Ok(None) => {}
+            Ok(Some(mad)) => {
+                let frame = &bytes[begin..at];
+                let psn = Psn::new(u32::from_be_bytes([0, frame[13], frame[14], frame[15]]));
+                assert!(outbox.push(&build_body(psn, &mad)));
+                let again: Vec<u8> = outbox.next().to_vec();
+                outbox.sent(again.len());
+                assert_eq!(again[frame.len() - mad.len()..], frame[frame.len() - mad.len()..]);
+                assert_eq!((again.len(), &again[..4]), (frame.len(), &frame[..4]));
+                known.add(&mad);
+                (begin, taken) = (at, taken + 1);
+            }
+            Err(_) => break,
+        }
+    }
+    taken
+}
+
 /// Handles a datagram as if a client had sent it: decodes it as every type of message, and lets the
 /// connection manager execute the commands in it. It must never panic, and what was decoded must be
 /// the same after encoding and decoding it again.
@@ -116,6 +151,20 @@ fn execute(request: Request) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polypath_wire::cm::{CmMad, Rtu};
+
+    #[test]
+    fn messages_are_taken_until_one_is_changed() {
+        let rtu = Rtu { local_comm_id: 1, remote_comm_id: 2, private_data: [3; 224] };
+        let mut outbox = Outbox::new(Vec::new());
+        let body = build_body(Psn::new(7), &CmMad::new(5, rtu).to_bytes());
+        (0..9).for_each(|_| assert!(outbox.push(&body)));
+        let mut bytes = outbox.next().to_vec();
+        assert_eq!(fuzz_mad_stream(&bytes, 100), 9);
+        bytes[4 * 280 + 5] = 0xff;
+        bytes[4 * 280] = 0xff;
+        assert_eq!(fuzz_mad_stream(&bytes, 100), 4);
+    }
 
     #[test]
     fn every_single_byte_and_many_random_messages_are_survived() {

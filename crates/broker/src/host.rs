@@ -8,7 +8,7 @@ use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
 use polypath_ipc::settings::Apm;
 use polypath_topology::table::PORTS_MAX;
 use polypath_topology::{
-    DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Rule, Selection, Table, devices,
+    DeviceSpec, GidEntry, LOCAL_CA_ACK_DELAY, PathSelector, Rule, Selection, TCP, Table, devices,
     same_prefix,
 };
 
@@ -117,6 +117,21 @@ impl Host {
     pub(crate) fn devices_of(&self, client: ClientId) -> Vec<DeviceSpec> {
         let selection = self.selections.get(&client);
         selection.map(|selection| devices(self.table(), selection)).unwrap_or_default()
+    }
+
+    /// Whether an address of this host is one of a client's device of several paths.
+    pub(crate) fn is_multipath(&self, client: ClientId, local: IpAddr) -> bool {
+        self.devices_of(client).iter().filter(|spec| spec.kind.multipath).any(|spec| {
+            spec.numbered_ports()
+                .any(|(_, port)| port.entries().any(|(_, entry)| entry.ip == local))
+        })
+    }
+
+    /// Whether all paths over TCP were taken down by hand.
+    pub(crate) fn is_tcp_down(&self) -> bool {
+        let is_tcp =
+            |down: &PathSelector| matches!(down, PathSelector::Interface(name) if name == TCP);
+        self.table().down.iter().any(is_tcp)
     }
 
     fn device(

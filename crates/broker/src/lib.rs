@@ -32,6 +32,7 @@ mod host;
 mod keeper;
 mod lacp;
 mod log;
+mod mad_streams;
 mod memberships;
 mod netlink;
 mod options;
@@ -44,13 +45,14 @@ mod streams;
 mod sys;
 mod tables;
 mod uplinks;
+mod ways;
 
 use std::io;
 use std::time::Duration;
 
 use polypath_ipc::{Client, Hello};
 
-pub use fuzz::{fuzz_message, fuzz_preamble};
+pub use fuzz::{fuzz_mad_stream, fuzz_message, fuzz_preamble};
 pub use lacp::{Interfaces, LacpArguments, LacpError, speak as speak_lacp};
 pub use options::{Arguments, IdleTimeout, Options, OptionsError};
 pub use slots::PortError;

@@ -13,7 +13,10 @@ use crate::host::{canonical, is_unicast};
 use crate::sys::udp::{Datagram, UdpSocket};
 
 /// The length of a packet: BTH, DETH, MAD, ICRC.
-const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
+const PACKET_LEN: usize = BODY_LEN + 4;
+
+/// The length of a packet without its ICRC, in bytes.
+pub(crate) const BODY_LEN: usize = 12 + 8 + MAD_LEN;
 
 /// The longest payload of a padded ping. With its headers, it is as long as the longest packet of a
 /// device with a path MTU of 4096.
@@ -22,7 +25,7 @@ pub(crate) const PADDED_MAX: usize = 4096 + 64;
 /// The longest packet that is read. Longer ones can be neither MADs nor padded pings.
 pub(crate) const RECEIVE_LEN: usize = PACKET_LEN - MAD_LEN + PADDED_MAX;
 
-const QP1: u32 = 1;
+pub(crate) const QP1: u32 = 1;
 
 /// Source ports of RoCEv2 (IBTA A17.9.4 leaves the choice open; all stacks use the dynamic range).
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
@@ -135,7 +138,8 @@ impl Qp1 {
         source.send(psn, (mad.local, mad.remote), through, mad.traffic_class, &mad.mad)
     }
 
-    fn next_psn(&mut self) -> Psn {
+    /// The sequence number of the next packet.
+    pub(crate) fn next_psn(&mut self) -> Psn {
         let next = Psn::new(self.psn.get().wrapping_add(1));
         core::mem::replace(&mut self.psn, next)
     }
@@ -170,13 +174,20 @@ pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
 }
 
 fn build(flow: &Flow, psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
+    let mut packet = [0; PACKET_LEN];
+    let (body, icrc) = packet.split_at_mut(BODY_LEN);
+    body.copy_from_slice(&build_body(psn, mad));
+    icrc.copy_from_slice(&FlowCrc::new(flow).compute(0, body));
+    packet
+}
+
+/// A MAD in its packet, without the ICRC.
+pub(crate) fn build_body(psn: Psn, mad: &[u8; MAD_LEN]) -> [u8; BODY_LEN] {
     let bth = Bth { dest_qpn: QP1, psn, ..Bth::new(Opcode::UD_SEND_ONLY) };
     let deth = Deth { qkey: QP1_QKEY, src_qpn: QP1 };
-    let mut packet = [0; PACKET_LEN];
+    let mut packet = [0; BODY_LEN];
     let at = Headers { deth: Some(deth), ..Headers::new(bth) }.emit(&mut packet);
-    packet[at..at + MAD_LEN].copy_from_slice(mad);
-    let (body, icrc) = packet.split_at_mut(at + MAD_LEN);
-    icrc.copy_from_slice(&FlowCrc::new(flow).compute(0, body));
+    packet[at..].copy_from_slice(mad);
     packet
 }
 
@@ -196,6 +207,16 @@ pub(crate) fn parse<'a>(
     let packet = Packet::parse(bytes).map_err(|_| Drop::Malformed)?;
     let flow = Flow::new(from, to, datagram.from.port());
     FlowCrc::new(&flow).verify(bytes, 0).ok_or(Drop::IcrcWrong)?;
+    let (source_qpn, mad) = mad_in(&packet)?;
+    let address = MadAddress { local: to, remote: from, ifindex: datagram.ifindex, source_qpn };
+    Ok((address, mad))
+}
+
+/// The MAD in a packet, and the queue pair that it is from.
+///
+/// # Errors
+/// The reason for dropping it.
+pub(crate) fn mad_in<'a>(packet: &Packet<'a>) -> Result<(u32, &'a [u8]), Drop> {
     let headers = packet.headers;
     if headers.bth.dest_qpn != QP1 {
         return Err(Drop::NoSuchQp);
@@ -216,9 +237,7 @@ pub(crate) fn parse<'a>(
     {
         return Err(Drop::NotAMad);
     }
-    let address =
-        MadAddress { local: to, remote: from, ifindex: datagram.ifindex, source_qpn: deth.src_qpn };
-    Ok((address, mad))
+    Ok((deth.src_qpn, mad))
 }
 
 /// The interface to force for a MAD, 0 for none: a packet to an address of this host finds its way

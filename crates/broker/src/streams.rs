@@ -14,7 +14,8 @@
 //! | 12 | the opening: a packet of the path manager, by which the called lane decides |
 //!
 //! The broker of the called host reads the preamble and nothing after it. So a stranger can hold one of a few
-//! places for a short time, and send a lane one packet that it refuses.
+//! places for a short time, and send a lane one packet that it refuses. Slot 0 is the broker itself
+//! ([`mad_streams`](crate::mad_streams)).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -116,9 +117,10 @@ pub(crate) fn preamble(slot: u8, by: u8, opening: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The slots whose lanes may be called, each with the connection that wants it and the port.
+/// The slots whose lanes may be called, each with the connection that wants it and the port; and the ports by
+/// which connections let the broker itself be called, for messages of the connection manager.
 #[derive(Debug, Default)]
-pub(crate) struct Callable(BTreeMap<u8, (u64, u16)>);
+pub(crate) struct Callable(BTreeMap<u8, (u64, u16)>, BTreeMap<u64, u16>);
 
 impl Callable {
     pub(crate) fn add(&mut self, slot: u8, connection: u64, port: u16) {
@@ -135,9 +137,32 @@ impl Callable {
         self.0.get(&slot).is_some_and(|(_, of)| *of == port)
     }
 
+    /// Notes the port of a connection's messages of the connection manager, or that it has none.
+    pub(crate) fn set_port(&mut self, connection: u64, port: Option<u16>) {
+        match port {
+            Some(port) => self.1.insert(connection, port),
+            None => self.1.remove(&connection),
+        };
+    }
+
+    /// That port.
+    pub(crate) fn port_of(&self, connection: u64) -> Option<u16> {
+        self.1.get(&connection).copied()
+    }
+
+    /// Whether there is any connection with such a port.
+    pub(crate) fn has_any_port(&self) -> bool {
+        !self.1.is_empty()
+    }
+
+    /// Whether the broker itself may be called by this port.
+    pub(crate) fn has_broker(&self, port: u16) -> bool {
+        self.1.values().any(|of| *of == port)
+    }
+
     /// Whether a port is needed.
     pub(crate) fn needs(&self, port: u16) -> bool {
-        self.0.values().any(|(_, of)| *of == port)
+        self.has_broker(port) || self.0.values().any(|(_, of)| *of == port)
     }
 }
 
@@ -200,5 +225,10 @@ mod tests {
         assert!(callable.needs(4791) && !callable.needs(5000) && !callable.has(4, 5000));
         callable.retain(|_| Some(99));
         assert!(!callable.needs(4791));
+        callable.set_port(7, Some(4791));
+        assert!(callable.needs(4791) && callable.has_broker(4791) && !callable.has_broker(5000));
+        assert!(!callable.has(3, 4791) && callable.port_of(7) == Some(4791));
+        callable.set_port(7, None);
+        assert!(!callable.needs(4791) && callable.port_of(7).is_none());
     }
 }

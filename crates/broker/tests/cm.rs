@@ -40,7 +40,7 @@ struct Program {
 impl Program {
     fn new() -> Self {
         let mut client = client("");
-        let cm = client.open_cm(Apm::Off).unwrap();
+        let cm = client.open_cm(Apm::Off, None).unwrap();
         Self { client, cm }
     }
 

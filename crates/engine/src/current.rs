@@ -50,6 +50,12 @@ pub fn devices() -> Result<Vec<Arc<dyn Device>>> {
     Ok(current()?.devices())
 }
 
+/// The TCP port by which the settings let this process be reached, too; `None` if they do not, or there is no
+/// engine.
+pub fn tcp_port() -> Option<u16> {
+    current().ok()?.tcp_port()
+}
+
 /// Ends the engine's work when the process ends: acknowledgements that wait are sent, unless
 /// another thread is in their lane.
 pub fn leave() {

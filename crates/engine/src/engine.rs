@@ -59,6 +59,11 @@ impl Engine {
         devices::all(&self.inner)
     }
 
+    /// The port of the TCP streams that the settings want; `None` if they want none.
+    pub(crate) fn tcp_port(&self) -> Option<u16> {
+        crate::path_settings::tcp_port(&self.inner.in_force())
+    }
+
     /// Whether this process created it; false in a forked child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.inner.pid == std::process::id()

@@ -68,7 +68,7 @@ mod toy_device;
 mod xrc;
 
 pub use config::{CaptureTo, Config};
-pub use current::{devices, leave};
+pub use current::{devices, leave, tcp_port};
 pub use engine::Engine;
 pub use polypath_ipc::settings::{Bonding, Reselect};
 pub use polypath_topology::Selection;

@@ -270,12 +270,13 @@ impl Client {
         self.done(&Request::OpenStream { slot, ends, port, opening })
     }
 
-    /// Opens a CM file. `apm` is about ids that did not ask for migration.
+    /// Opens a CM file. `apm` is about ids that did not ask for migration. `tcp`: the TCP port by which its
+    /// messages may go, too.
     ///
     /// # Errors
     /// Those of [`call`](Self::call).
-    pub fn open_cm(&mut self, apm: Apm) -> Result<CmFile, IpcError> {
-        match self.call_with_fd(&Request::OpenCm { apm })? {
+    pub fn open_cm(&mut self, apm: Apm, tcp: Option<u16>) -> Result<CmFile, IpcError> {
+        match self.call_with_fd(&Request::OpenCm { apm, tcp })? {
             (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
             _ => Err(UNEXPECTED),
         }

@@ -205,6 +205,9 @@ pub enum Request {
     OpenCm {
         /// Whether ids migrate to an alternate path without having asked for it, and how.
         apm: Apm,
+        /// The TCP port by which messages of the process's connections may go where UDP brings no answer
+        /// (`tcp=on`). The broker listens there while the process is connected.
+        tcp: Option<u16>,
     },
     /// Stands for `write()` to an open CM file. Answer: [`Reply::CmResponse`], or [`Reply::Error`]
     /// with the errno that `write()` would give.

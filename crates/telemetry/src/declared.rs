@@ -44,6 +44,24 @@ counters! {
         /// TCP connections to other hosts that were not made.
         #[unit(Times)]
         pub streams_failed: u64,
+        /// TCP connections to other hosts' brokers, for messages of the connection manager.
+        #[unit(Times)]
+        pub mad_streams_opened: u64,
+        /// TCP connections of other hosts' brokers, for messages of the connection manager.
+        #[unit(Times)]
+        pub mad_streams_accepted: u64,
+        /// Those of either kind that brought something else than such messages, and were ended.
+        #[unit(Times)]
+        pub mad_streams_broken: u64,
+        /// Management datagrams received by TCP.
+        #[unit(Messages)]
+        pub mad_streams_received: u64,
+        /// Management datagrams given to TCP.
+        #[unit(Messages)]
+        pub mad_streams_sent: u64,
+        /// Management datagrams that were not sent by TCP, because too many waited.
+        #[unit(Messages)]
+        pub mad_streams_full: u64,
         /// Times that a program was told of changed interfaces or addresses.
         #[unit(Times)]
         pub tables_pushed: u64,

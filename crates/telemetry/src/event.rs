@@ -175,6 +175,14 @@ events! {
             /// The peer's address.
             peer: IpAddr,
         },
+        /// The connection manager of a peer answers by TCP, and not by UDP.
+        #[event("connects_by_tcp", Note, "messages of the connection manager pass between {local} and {peer} by TCP, not by UDP")]
+        ConnectsByTcp {
+            /// This host's address.
+            local: IpAddr,
+            /// The peer's address.
+            peer: IpAddr,
+        },
         /// No path came back within the hold time; queue pairs run into their retry limits.
         #[event("peer_lost", Error, "no path to {peer} came back within the hold time")]
         PeerLost {

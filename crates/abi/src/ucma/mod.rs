@@ -168,7 +168,8 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
             return Err(libc::EINVAL);
         }
     };
-    let cm = match broker::ask(true, |client| client.open_cm(apm)) {
+    let tcp = polypath_engine::tcp_port();
+    let cm = match broker::ask(true, |client| client.open_cm(apm, tcp)) {
         Ok(cm) => cm,
         Err(error) if device.is_some() => {
             // The same is true if rxe has the port: a program that only wants the kernel's devices

@@ -196,6 +196,7 @@ impl Broker {
             self.close_file(file);
         }
         self.slots.close_all_of(id);
+        self.streams.callable.set_port(id, None);
         self.gatherings.forget(id);
         self.pings.forget(id);
         if self.host.remove_client(ClientId(id)) {

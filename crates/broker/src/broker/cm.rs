@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use polypath_cm::{ClientId, FileId};
+use polypath_cm::{ClientId, FileId, OutgoingMad};
 
 use super::{Broker, FILE, TURN, token};
 use crate::files::Delivery;
@@ -30,6 +30,7 @@ impl Broker {
                     if self.is_ping(&from, mad) {
                         continue;
                     }
+                    self.mads.heard_by_udp(now(), from.remote);
                     self.cm.handle_mad(now(), from, mad, &mut self.host);
                 }
                 Err(reason) => reason.count(&mut self.counters),
@@ -55,22 +56,28 @@ impl Broker {
         let mut any = false;
         while let Some(mad) = self.cm.poll_mad() {
             any = true;
-            let through = qp1::through(&mad, self.host.has_address(mad.remote));
-            match self.qp1.send(&mad, through) {
-                Ok(()) => self.counters.qp1_mads_sent += 1,
-                // The CM repeats messages that are not answered.
-                Err(error) => {
-                    self.counters.qp1_mads_send_failed += 1;
-                    let (from, to) = (mad.local, mad.remote);
-                    let text = format!("sending a CM message from {from} to {to}: {error}");
-                    if text != self.last_send_error {
-                        log!("{text}");
-                        self.last_send_error = text;
-                    }
+            self.send_mad(&mad);
+        }
+        any
+    }
+
+    pub(super) fn send_mad_by_udp(&mut self, mad: &OutgoingMad) -> io::Result<()> {
+        let through = qp1::through(mad, self.host.has_address(mad.remote));
+        let sent = self.qp1.send(mad, through);
+        match &sent {
+            Ok(()) => self.counters.qp1_mads_sent += 1,
+            // The CM repeats messages that are not answered.
+            Err(error) => {
+                self.counters.qp1_mads_send_failed += 1;
+                let (from, to) = (mad.local, mad.remote);
+                let text = format!("sending a CM message from {from} to {to}: {error}");
+                if text != self.last_send_error {
+                    log!("{text}");
+                    self.last_send_error = text;
                 }
             }
         }
-        any
+        sent
     }
 
     /// Delivers events. Returns true if there were any.

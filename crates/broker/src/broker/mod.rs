@@ -4,6 +4,7 @@ mod channels;
 mod clients;
 mod cm;
 mod lacp;
+mod mad_streams;
 mod migration;
 mod orphans;
 mod pings;
@@ -80,6 +81,7 @@ pub(crate) struct Broker {
     gatherings: Gatherings,
     pings: Pings<pings::PingSocket>,
     streams: streams::Streams,
+    mads: mad_streams::MadStreams,
     counters: BrokerCounters,
     chronicle: Chronicle,
     /// The connection of the process that speaks LACP on this host, if there is one.
@@ -137,6 +139,7 @@ impl Broker {
             gatherings: Gatherings::default(),
             pings: Pings::default(),
             streams: streams::Streams::default(),
+            mads: mad_streams::MadStreams::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
             lacp: None,
@@ -193,6 +196,7 @@ impl Broker {
             self.finish_gatherings(now);
             self.finish_pings(now);
             self.tend_streams(now);
+            self.tend_mad_streams(now);
             self.inform_keeper();
             self.pump();
             self.feed_watchers();
@@ -210,6 +214,7 @@ impl Broker {
             self.gatherings.next_deadline(),
             self.pings.next_deadline(),
             self.streams.next_deadline(),
+            self.mads.next_deadline(),
         ];
         [idle, self.cm.next_deadline()].into_iter().chain(others).flatten().min()
     }

@@ -33,7 +33,7 @@ const IN_USE_SHOWN: usize = 8;
 /// An error for the client.
 pub(super) struct Refusal {
     errno: i32,
-    text: String,
+    pub(super) text: String,
 }
 
 impl Refusal {
@@ -143,8 +143,9 @@ impl Broker {
                 Err(Refusal::new(libc::EBADF, format!("slots {slots:?} are not all yours")))
             }
             Request::GetTable => reply(Reply::Table(Box::new(self.host.table().clone()))),
-            Request::OpenCm { apm } => {
+            Request::OpenCm { apm, tcp } => {
                 self.host.set_apm(ClientId(id), apm);
+                self.allow_mads_by_tcp(id, tcp);
                 let opened = self.open_file(id);
                 let (file, socket) = opened.map_err(|e| Refusal::of("opening a CM file", &e))?;
                 Ok((Reply::Cm { file: file.0.into() }, Some(socket)))

@@ -12,6 +12,7 @@ use polypath_ipc::message::{self, Ends, Push, Reply};
 use super::requests::{Answer, Refusal, reply};
 use super::{Broker, LISTENER_TCP, STREAM, TURN, token};
 use crate::log::log;
+use crate::mad_streams::BROKER;
 use crate::slots::NOBODY;
 use crate::streams::{
     CALLS_MAX, Callable, Called, PATIENCE, PORTS_MAX, Preamble, WAITING_MAX, preamble,
@@ -23,7 +24,7 @@ use crate::sys::tcp;
 /// All that has to do with TCP streams that are not with their processes yet.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    callable: Callable,
+    pub(super) callable: Callable,
     /// By port.
     listeners: BTreeMap<u16, OwnedFd>,
     /// Connections that are being made, by number: later ones have larger numbers.
@@ -61,10 +62,14 @@ impl Streams {
         self.young.iter().filter_map(called).collect()
     }
 
-    fn add(&mut self, socket: OwnedFd, stage: Stage) -> u64 {
+    /// The number of the next connection.
+    pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
-        self.young.insert(self.last, Young { socket, until: now() + PATIENCE, stage });
         self.last
+    }
+
+    fn add(&mut self, number: u64, socket: OwnedFd, stage: Stage) {
+        self.young.insert(number, Young { socket, until: now() + PATIENCE, stage });
     }
 }
 
@@ -75,20 +80,27 @@ impl Broker {
         if port == 0 {
             return Err(Refusal::new(libc::EINVAL, "there is no TCP port 0"));
         }
-        if !self.streams.listeners.contains_key(&port) {
-            if self.streams.listeners.len() >= PORTS_MAX {
-                let text = format!("the broker listens on {PORTS_MAX} TCP ports already");
-                return Err(Refusal::new(libc::EDQUOT, text));
-            }
-            let failed = |error| Refusal::of(&format!("listening on TCP port {port}"), &error);
-            let listener = tcp::listen(port).map_err(failed)?;
-            let number = token(LISTENER_TCP, port.into());
-            self.epoll.add(listener.as_fd(), number, Interest::Read).map_err(failed)?;
-            self.streams.listeners.insert(port, listener);
-            log!("listening on TCP port {port}");
-        }
+        self.listen_by_tcp(port)?;
         self.streams.callable.add(slot, id, port);
         reply(Reply::Done)
+    }
+
+    /// Listens on a port, if it is not done already.
+    pub(super) fn listen_by_tcp(&mut self, port: u16) -> Result<(), Refusal> {
+        if self.streams.listeners.contains_key(&port) {
+            return Ok(());
+        }
+        if self.streams.listeners.len() >= PORTS_MAX {
+            let text = format!("the broker listens on {PORTS_MAX} TCP ports already");
+            return Err(Refusal::new(libc::EDQUOT, text));
+        }
+        let failed = |error| Refusal::of(&format!("listening on TCP port {port}"), &error);
+        let listener = tcp::listen(port).map_err(failed)?;
+        let number = token(LISTENER_TCP, port.into());
+        self.epoll.add(listener.as_fd(), number, Interest::Read).map_err(failed)?;
+        self.streams.listeners.insert(port, listener);
+        log!("listening on TCP port {port}");
+        Ok(())
     }
 
     fn own_slot(&self, id: u64, slot: u8) -> Result<u32, Refusal> {
@@ -122,10 +134,10 @@ impl Broker {
             |error| Refusal::of(&format!("connecting to {remote}, TCP port {port}"), &error);
         let scope = self.host.ifindex_of(local);
         let socket = tcp::connect(local, remote, port, scope).map_err(failed)?;
-        let number = self.streams.last + 1;
+        let number = self.streams.next_number();
         let watched = self.epoll.add(socket.as_fd(), token(STREAM, number), Interest::Write);
         watched.map_err(failed)?;
-        self.streams.add(socket, Stage::Calling { pid, slot, ends, preamble });
+        self.streams.add(number, socket, Stage::Calling { pid, slot, ends, preamble });
         reply(Reply::Done)
     }
 
@@ -153,11 +165,11 @@ impl Broker {
             {
                 self.refuse_call(*oldest);
             }
-            let number = self.streams.last + 1;
+            let number = self.streams.next_number();
             let watched = self.epoll.add(socket.as_fd(), token(STREAM, number), Interest::Read);
             if watched.is_ok() {
                 let preamble = Box::new(Preamble::new());
-                self.streams.add(socket, Stage::Called { port, preamble });
+                self.streams.add(number, socket, Stage::Called { port, preamble });
             }
         }
     }
@@ -170,6 +182,9 @@ impl Broker {
 
     /// Something happened to a connection that is not a stream yet.
     pub(super) fn stream_event(&mut self, number: u64) {
+        if self.mads.has(number) {
+            return self.mad_stream_event(number);
+        }
         let Some(young) = self.streams.young.get_mut(&number) else { return };
         match &mut young.stage {
             Stage::Called { preamble, .. } => match read_on(&young.socket, preamble) {
@@ -187,6 +202,9 @@ impl Broker {
 
     /// Gives the called lane its end.
     fn connect_through(&mut self, number: u64, called: Called) {
+        if called.slot == BROKER {
+            return self.connect_to_broker(number, &called);
+        }
         self.forget_callable();
         let Called { slot, by, opening } = called;
         let Some(Young { socket, stage: Stage::Called { port, .. }, .. }) =
@@ -204,6 +222,15 @@ impl Broker {
         if self.hand_over(owner.pid, slot, ends, Some(opening), &young.socket) {
             self.counters.streams_accepted += 1;
         } else {
+            self.counters.streams_refused += 1;
+        }
+    }
+
+    /// Another host's broker calls this one.
+    fn connect_to_broker(&mut self, number: u64, called: &Called) {
+        let Some(young) = self.streams.young.remove(&number) else { return };
+        let Stage::Called { port, .. } = young.stage else { return };
+        if !self.take_mad_stream(number, young.socket, port, called) {
             self.counters.streams_refused += 1;
         }
     }

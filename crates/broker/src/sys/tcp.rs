@@ -85,6 +85,22 @@ pub(crate) fn receive(socket: &OwnedFd, room: &mut [u8]) -> io::Result<Option<us
     }
 }
 
+/// Sends some of the bytes, as many as there is room for.
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    match rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(len) => Ok(len),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets a connection up for short messages: they leave at once, and a peer that does not acknowledge them for
+/// so many milliseconds is gone.
+pub(crate) fn for_messages(socket: &OwnedFd, patience_ms: u32) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, patience_ms)?)
+}
+
 /// Sends bytes, which fit into the empty buffer of a new connection.
 pub(crate) fn send_all(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     let sent = rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
