@@ -36,7 +36,7 @@ pub(crate) struct Watch {
     /// The number of checks for collected posts that found none.
     pub(super) vain_looks: u32,
     /// Whether the thread has said in shared memory that it sleeps, and not since that it is awake.
-    pub(super) armed: bool,
+    pub(crate) armed: bool,
     /// Whether an acknowledgement waits for an answer, so that the deadline counts even if the
     /// application polls.
     pub(super) owes: bool,
