@@ -62,3 +62,5 @@ pub(crate) mod collect;
 pub(crate) mod sleeper;
 #[path = "../../crates/engine/src/lane/stand_in.rs"]
 pub(crate) mod stand_in;
+#[path = "../../crates/engine/src/lane/watch.rs"]
+pub(crate) mod watch;

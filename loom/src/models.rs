@@ -7,8 +7,9 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use polypath_transport::{Access, Sge};
 
-use crate::lane::sleeper::{Sleeper, Watch, Woken};
+use crate::lane::sleeper::{Sleeper, Woken};
 use crate::lane::waker::{FOR_EVER, Waker};
+use crate::lane::watch::Watch;
 use crate::media::local::Exchange;
 use crate::memory::{KeyCache, MemoryTable};
 
@@ -98,6 +99,48 @@ pub fn no_packet_in_shared_memory_is_slept_through() {
             bell.clear();
         }
         writer.join().unwrap();
+    });
+}
+
+/// Who stands in for the lane's thread and sleeps is rung for, although the lane's thread wakes up beside it:
+/// `Lane::run` and `Lane::attend`, reduced to what they do with shared memory.
+pub fn who_stands_in_is_rung_for() {
+    let mut model = loom::model::Builder::new();
+    // All orders would take minutes.
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let bell = Arc::new(Waker::new().unwrap());
+        let memory = std::sync::Arc::new(Exchange::new(bell.clone()));
+        let sleeper = Arc::new(Sleeper::new(Some(memory.clone())).unwrap());
+        let lane = Arc::new(Mutex::new(()));
+        let writer = memory.clone();
+        let writer = thread::spawn(move || writer.write());
+        let (theirs, their_lane) = (sleeper.clone(), lane.clone());
+        let of_lane = thread::spawn(move || {
+            let mut watch = Watch::new(Duration::ZERO);
+            // It slept before anybody stood in.
+            watch.armed = true;
+            let _state = their_lane.lock().unwrap();
+            theirs.is_awake(&mut watch);
+        });
+        assert!(sleeper.step_in());
+        // Asleep for ever without being rung for is a deadlock, which the checker reports.
+        loop {
+            {
+                let _state = lane.lock().unwrap();
+                sleeper.stand_in_is_awake();
+                if memory.has_more() {
+                    break;
+                }
+            }
+            if sleeper.arm() {
+                bell.wait(Some(-1), FOR_EVER);
+                bell.clear();
+            }
+        }
+        sleeper.step_back();
+        writer.join().unwrap();
+        of_lane.join().unwrap();
     });
 }
 

@@ -31,3 +31,8 @@ fn nothing_touches_memory_after_deregistration() {
 fn the_socket_is_never_left_alone() {
     models::the_socket_is_never_left_alone();
 }
+
+#[test]
+fn who_stands_in_is_rung_for() {
+    models::who_stands_in_is_rung_for();
+}

@@ -8,8 +8,11 @@ use polypath_ipc::message::CHANNEL_BYTES;
 use polypath_ipc::socket;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
-/// The most channels that a process may have; each takes [`CHANNEL_BYTES`].
+/// The most channels that a process may have; each takes up to [`CHANNEL_BYTES`].
 pub(crate) const CHANNELS_MAX: usize = 64;
+
+/// All channels together may take this part of the host's memory, or as much as one process's.
+const PART_OF_MEMORY: u64 = 32;
 
 /// The pairs of slots whose lanes have a channel. The broker does not keep the memory itself.
 #[derive(Debug, Default)]
@@ -23,6 +26,11 @@ impl Channels {
     /// Whether these lanes have a channel.
     pub(crate) fn are_joined(&self, a: u8, b: u8) -> bool {
         self.0.contains(&Self::pair(a, b))
+    }
+
+    /// The number of all channels.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// The number of channels whose one end is a slot that `own` picks.
@@ -41,6 +49,29 @@ impl Channels {
     }
 }
 
+/// The most channels that all processes may have together.
+pub(crate) fn most() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    most_of(memory(&info).unwrap_or(0))
+}
+
+fn most_of(memory: u64) -> usize {
+    let most = memory / PART_OF_MEMORY / CHANNEL_BYTES;
+    usize::try_from(most).unwrap_or(usize::MAX).max(CHANNELS_MAX)
+}
+
+/// The memory of the host in bytes, as `/proc/meminfo` tells it.
+fn memory(info: &str) -> Option<u64> {
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Whether the kernel promises no more memory than there is (`vm.overcommit_memory` is 2). Then a page of a
+/// file that comes later may be missing, which would end the process.
+fn is_strict() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
+}
+
 /// Makes a channel. Its two ends are sockets. In each waits a message of one byte, 0 in the first and 1
 /// in the second, with the memory, whose size nobody can change.
 ///
@@ -49,8 +80,11 @@ impl Channels {
 pub(crate) fn make() -> io::Result<[OwnedFd; 2]> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("polypath", flags)?;
-    // All of it is there from the beginning, because a page that is missing later would end a process.
-    rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, CHANNEL_BYTES)?;
+    // Pages come with their first use: most channels of a large job carry little.
+    rustix::fs::ftruncate(&memory, CHANNEL_BYTES)?;
+    if is_strict() {
+        rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, CHANNEL_BYTES)?;
+    }
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW)?;
     let (first, second) = socket::pair()?;
     socket::send(second.as_fd(), &[0], Some(memory.as_fd()))?;
@@ -78,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn all_channels_together_take_a_small_part_of_the_memory() {
+        let info = "MemTotal:       24689768 kB\nMemFree:          912984 kB\n";
+        assert_eq!(memory(info), Some(24_689_768 * 1024));
+        assert_eq!(memory("MemFree: 5 kB\n"), None);
+        assert_eq!(most_of(24_689_768 * 1024), 375);
+        assert_eq!(most_of(1 << 30), CHANNELS_MAX, "a small host");
+        assert!(most() >= CHANNELS_MAX);
+    }
+
+    #[test]
     fn both_ends_get_the_same_memory_whose_size_stays() {
         let [first, second] = make().unwrap();
         let mut got = [first, second].map(|end| {
@@ -89,6 +133,9 @@ mod tests {
         assert_eq!(got.each_ref().map(|(which, _)| *which), [0, 1]);
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
         assert_eq!(inode(&got[0].1), inode(&got[1].1));
+        if !is_strict() {
+            assert_eq!(rustix::fs::fstat(&got[0].1).unwrap().st_blocks, 0, "nothing is used yet");
+        }
         assert!(rustix::fs::ftruncate(&mut got[0].1, 0).is_err());
         assert!(rustix::fs::ftruncate(&mut got[1].1, CHANNEL_BYTES * 2).is_err());
     }

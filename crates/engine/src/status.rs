@@ -79,7 +79,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names, scope: Scope
                 report.peers.extend(policy.map(|policy| PeerStatus { remote, policy }));
                 peers.insert(peer.brief.peer, PeerNames::of(peer, names));
             }
-            report.paths.extend(peer.paths.iter().map(|path| path.status(&peer.brief, names)));
+            report.paths.extend(peer.paths.iter().map(|path| path.status(peer, names)));
         }
     }
     if scope == Scope::Traffic {
@@ -180,6 +180,14 @@ struct PeerCopy {
     paths: SmallVec<[PathCopy; 2]>,
 }
 
+impl PeerCopy {
+    /// The rank of the best kind of paths that are up; other kinds carry no data.
+    fn least_rank(&self) -> u8 {
+        let up = self.paths.iter().filter(|path| path.report.state == PathState::Up);
+        up.map(|path| path.report.address.kind.rank()).min().unwrap_or(0)
+    }
+}
+
 struct PathCopy {
     report: PathReport,
     source_port: u16,
@@ -213,8 +221,9 @@ fn peers_from(lane: &Lane, from: PeerId) -> Vec<PeerCopy> {
 }
 
 impl PathCopy {
-    fn status(&self, peer: &PeerBrief, names: &Names) -> PathStatus {
-        let path = &self.report;
+    fn status(&self, peer: &PeerCopy, names: &Names) -> PathStatus {
+        let (path, least) = (&self.report, peer.least_rank());
+        let peer = &peer.brief;
         let micros =
             |time: core::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         PathStatus {
@@ -226,8 +235,10 @@ impl PathCopy {
             source_port: self.source_port,
             state: match path.state {
                 _ if peer.active == Some(path.path) => "active".to_owned(),
-                // A path over TCP stands by for the others.
-                PathState::Up if peer.spreads && !path.address.kind.is_tcp() => "active".to_owned(),
+                // Paths stand by for those of a better kind.
+                PathState::Up if peer.spreads && path.address.kind.rank() <= least => {
+                    "active".to_owned()
+                }
                 PathState::Up => "standby".to_owned(),
                 other => other.to_string(),
             },

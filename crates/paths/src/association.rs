@@ -81,6 +81,8 @@ pub(crate) struct Association {
     pub(crate) asked_channel: bool,
     /// Whether one of its paths is a TCP stream.
     pub(crate) has_tcp: bool,
+    /// Whether one of its paths is of another kind than UDP.
+    pub(crate) has_several_kinds: bool,
     /// Which of its paths share a bottleneck; `None` while no two have carried data together.
     pub(crate) coupling: Option<Box<Coupling>>,
     /// Since when it has no queue pairs.
@@ -131,6 +133,7 @@ impl Association {
             peers: Vec::new(),
             asked_channel: false,
             has_tcp: false,
+            has_several_kinds: false,
             coupling: None,
             unused_since: None,
         }

@@ -295,11 +295,13 @@ impl PathManager {
         for (id, path) in gone {
             self.member_gone(index, id, path);
         }
-        let tcp = |p: PathId| self.paths.get(p).is_some_and(|p| p.address.kind.is_tcp());
-        let has_tcp =
-            self.associations.get(index).is_some_and(|a| a.paths().any(|(_, path)| tcp(path)));
+        let paths = &self.paths;
+        let mut has_tcp = false;
         if let Some(a) = self.associations.get_mut(index) {
-            a.has_tcp = has_tcp;
+            let kinds = || a.paths().filter_map(|(_, path)| Some(paths.get(path)?.address.kind));
+            has_tcp = kinds().any(PathKind::is_tcp);
+            let has_several_kinds = kinds().any(|kind| kind != PathKind::Udp);
+            (a.has_tcp, a.has_several_kinds) = (has_tcp, has_several_kinds);
         }
         self.paths_changed(index);
         if has_tcp {

@@ -29,7 +29,7 @@ pub const LOCAL: &str = "local";
 pub const TCP: &str = "tcp";
 
 /// Whether peers on the same host are reached through shared memory if nothing is said of it.
-pub const LOCAL_DEFAULT: bool = false;
+pub const LOCAL_DEFAULT: bool = true;
 
 /// Whether peers are reached by TCP streams if nothing is said of it.
 pub const TCP_DEFAULT: Tcp = Tcp::Off;

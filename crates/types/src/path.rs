@@ -36,6 +36,16 @@ pub enum PathKind {
 }
 
 impl PathKind {
+    /// The rank among the kinds of a peer's paths: data goes by those of the lowest rank that work.
+    #[must_use]
+    pub fn rank(self) -> u8 {
+        match self {
+            Self::Local { .. } => 0,
+            Self::Udp => 1,
+            Self::Tcp { .. } => 2,
+        }
+    }
+
     /// Whether it is a TCP stream.
     #[must_use]
     pub fn is_tcp(self) -> bool {

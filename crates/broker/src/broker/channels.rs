@@ -31,6 +31,10 @@ impl Broker {
                 return Err(Refusal::new(libc::EDQUOT, text));
             }
         }
+        if self.slots.channels.len() >= channels::most() {
+            let text = "the processes of this host share as much memory as they may".to_owned();
+            return Err(Refusal::new(libc::EDQUOT, text));
+        }
         // Engines that do not have the lane close their copy.
         let streams = self.streams_of(other.pid);
         if streams.is_empty() {

@@ -52,12 +52,13 @@ impl Lane {
             let (descriptor, timeout, now) = match Held::try_take(&self.state) {
                 Ok(mut state) => {
                     let _alarm = Alarm(&self.sleeper);
+                    self.sleeper.stand_in_is_awake();
                     state.collector.left(clock::now());
                     // Nobody polls for what arrives, so this thread does as the lane's own.
                     self.progress(&mut state, Driver::Lane);
                     let now = state.io.now;
                     let until = state.next_deadline().map_or(LONGEST, |at| at.saturating_sub(now));
-                    (self.socket, until.min(LONGEST), now)
+                    (self.socket(), until.min(LONGEST), now)
                 }
                 // The socket may stay readable until the other thread has left, so polling it is useless.
                 Err(TryLockError::WouldBlock) => (-1, LOCK_WAIT, clock::now()),
@@ -69,7 +70,9 @@ impl Lane {
             if has_event() {
                 return Attended::Event;
             }
-            if now.saturating_sub(begun) >= window {
+            // In vain if packets have come meanwhile. Without the lock, it does not sleep for long.
+            let may_sleep = || descriptor < 0 || self.sleeper.arm();
+            if now.saturating_sub(begun) >= window && may_sleep() {
                 busy_poll.sleeps(now);
                 return Attended::Wait { descriptor, timeout };
             }

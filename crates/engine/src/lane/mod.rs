@@ -30,10 +30,11 @@ mod sleeper;
 mod stand_in;
 pub(crate) mod streams;
 mod waker;
+mod watch;
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -60,9 +61,10 @@ pub(crate) use io::{LaneIo, way_of};
 use multicast::Groups;
 use prompt::{Answering, Promptness};
 use round::Driver;
-use sleeper::{Sleeper, Watch, Woken};
+use sleeper::{Sleeper, Woken};
 #[cfg(test)]
 pub(crate) use waker::Waker;
+use watch::Watch;
 
 /// The lane's queue pairs with their scheduling.
 pub(crate) type Core = polypath_lane::Lane<QpResources>;
@@ -102,7 +104,8 @@ pub(crate) struct News<'a> {
 pub(crate) struct Lane {
     pub(crate) index: usize,
     pub(crate) slot: u8,
-    socket: RawFd,
+    /// What becomes readable when packets arrive: the slot's socket, or a set with it.
+    socket: AtomicI32,
     state: Mutex<State>,
     /// The number of threads that wait for the lock. A thread that polls lets them go first,
     /// because otherwise it could take the lock again and again before a sleeping thread is awake.
@@ -136,12 +139,9 @@ impl Lane {
         let devices = polypath_topology::devices(table, selection);
         let multipath = devices.iter().any(|device| device.kind.multipath);
         let local = *local && multipath;
-        let local =
-            local.then(crate::media::local::halves).transpose().map_err(|e| os_error(&e))?;
-        let (local, exchange) = local.unzip();
+        let (local, exchange) = local.then(crate::media::local::halves).unzip();
         let tcp_port = tcp.filter(|_| multipath);
-        let tcp = tcp_port.map(|_| crate::media::tcp::halves());
-        let (tcp, streams) = tcp.transpose().map_err(|e| os_error(&e))?.unzip();
+        let (tcp, streams) = tcp_port.map(|_| crate::media::tcp::halves()).unzip();
         let more = local.into_iter().chain(tcp);
         let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table, more);
         let (senders, receivers) = media.map_err(|e| os_error(&e))?;
@@ -162,7 +162,7 @@ impl Lane {
         io.exchange.clone_from(&exchange);
         io.streams.clone_from(&streams);
         io.learn_interfaces(table);
-        let socket = receivers.wait_on();
+        let socket = AtomicI32::new(receivers.wait_on());
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
         state.learn_sole_ipv4(table, selection);
         let lane = Arc::new(Self {
@@ -199,8 +199,8 @@ impl Lane {
         let mut contended = false;
         let mut deadline = None;
         loop {
-            let woken =
-                self.sleeper.sleep(self.socket, clock::now(), deadline, &mut watch, contended);
+            let socket = self.socket();
+            let woken = self.sleeper.sleep(socket, clock::now(), deadline, &mut watch, contended);
             if self.is_closed() {
                 return;
             }
@@ -210,6 +210,7 @@ impl Lane {
             }
             match Held::try_take(&self.state) {
                 Ok(mut state) => {
+                    self.sleeper.is_awake(&mut watch);
                     if woken == Woken::Unpolled {
                         watch.watch_socket(clock::now());
                     }
@@ -225,6 +226,20 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// The descriptor that becomes readable when packets arrive.
+    fn socket(&self) -> RawFd {
+        self.socket.load(Ordering::Relaxed)
+    }
+
+    /// Waits from now on for what media have got that had nothing to wait for, too.
+    fn renew_wait(&self, state: &mut State) -> std::io::Result<()> {
+        let Some(receivers) = &mut state.receivers else { return Ok(()) };
+        receivers.renew()?;
+        self.socket.store(receivers.wait_on(), Ordering::Relaxed);
+        self.sleeper.more_to_wait_for();
+        Ok(())
     }
 
     /// Drives the lane for a thread that polls. If another thread already drives it, nothing is
@@ -412,15 +427,20 @@ impl Lane {
     /// The lane uses none, or no more.
     pub(crate) fn add_channel(&self, slot: u8, channel: Channel) -> std::io::Result<()> {
         let none = || std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
-        self.exchange.as_ref().ok_or_else(none)?.add(channel)?;
+        let exchange = self.exchange.as_ref().ok_or_else(none)?;
+        exchange.add(channel)?;
+        let mut added = Ok(());
         if !self.has_failed() && !self.is_closed() {
-            self.enter(|state| {
+            added = self.enter(|state| {
+                // What nobody could wait for is not used.
+                self.renew_wait(state).inspect_err(|_| exchange.give_up(slot))?;
                 let now = state.core.now();
                 state.core.paths_mut().set_channel(now, slot, true);
+                Ok(())
             });
         }
         self.sleeper.wake();
-        Ok(())
+        added
     }
 
     /// Handles a change of links or addresses, or of how paths are used.
@@ -483,7 +503,7 @@ impl Lane {
         Ok(Arc::new(Self {
             index: 0,
             slot,
-            socket: -1,
+            socket: AtomicI32::new(-1),
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             sleeper: Sleeper::new(None).map_err(|e| os_error(&e))?,

@@ -23,11 +23,12 @@ use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
+use crate::lane::watch::{WATCH_MIN, Watch};
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
-const TICK_MIN: Duration = Duration::from_millis(1);
+pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
 /// The same after the application has polled for a while, because each check takes the processor
 /// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
@@ -35,19 +36,11 @@ const TICK_MAX: Duration = Duration::from_millis(4);
 pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// The number of polls within a tick that count as busy polling.
 pub(super) const BUSY_POLLS: u64 = 32;
-/// How long the lane's thread watches the socket of a program that polls: the first time, and at
-/// most.
-const WATCH_MIN: Duration = Duration::from_millis(20);
-const WATCH_MAX: Duration = Duration::from_secs(1);
-/// The factor by which it watches longer than the last time. Each tick that finds the program
-/// polling halves that time again. There are many such ticks with a program that polls for its own
-/// completions half of the time, and its memory the other half.
-const WATCH_GROWTH: u32 = 8;
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
 /// threads stand in for it.
 pub(super) const LEFT: u32 = 4;
 /// The number of checks for collected posts, all in vain, after which a thread stops checking.
-const VAIN_LOOKS: u32 = 8;
+pub(super) const VAIN_LOOKS: u32 = 8;
 /// The thread does not check for collected posts by itself: it must be woken.
 const SLOW: u64 = 0;
 /// The thread checks every [`COLLECT_MAX`] by itself.
@@ -80,50 +73,6 @@ pub(crate) struct Sleeper {
     /// `u64::MAX` if there are none.
     send_by: AtomicU64,
     pub(super) stand_in: StandIn,
-}
-
-/// The state that the lane's thread keeps from one sleep to the next.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    /// The number of polls at its last sleep.
-    polls: u64,
-    /// How often a thread of the application had taken its place then.
-    stood: u64,
-    /// The time until which such threads are expected to come back.
-    returns_until: Duration,
-    /// The number of ticks in a row that found packets which a thread between two events had left.
-    left: u32,
-    /// How long it leaves a polling application alone.
-    tick: Duration,
-    /// The time until which it watches the socket all the same.
-    watches_until: Duration,
-    /// How long it watches the next time.
-    watch_for: Duration,
-    /// How long it polls before it sleeps.
-    busy_poll: BusyPoll,
-    /// The number of checks for collected posts that found none.
-    vain_looks: u32,
-    /// Whether an acknowledgement waits for an answer, so that the deadline counts even if the
-    /// application polls.
-    pub(super) owes: bool,
-}
-
-impl Watch {
-    /// Creates the state for a thread that polls for up to `busy_poll` before it sleeps.
-    pub(crate) fn new(busy_poll: Duration) -> Self {
-        Self {
-            polls: 0,
-            stood: 0,
-            returns_until: Duration::ZERO,
-            left: 0,
-            tick: TICK_MIN,
-            watches_until: Duration::ZERO,
-            watch_for: WATCH_MIN,
-            busy_poll: BusyPoll::new(busy_poll),
-            vain_looks: VAIN_LOOKS,
-            owes: false,
-        }
-    }
 }
 
 /// The reason why a rest ended.
@@ -169,11 +118,47 @@ impl Sleeper {
     /// Lets the calling thread wait for the socket in place of the lane's thread, which leaves it. Returns
     /// false if it may not, else call [`Self::step_back`] at the end.
     pub(crate) fn step_in(&self) -> bool {
-        if self.memory.is_some() || !self.stand_in.take() {
+        if !self.stand_in.take() {
             return false;
         }
         self.wake_unless_ticking();
         true
+    }
+
+    /// Notes that there is more to wait for than before. Call this with the lane's lock held, and wake the
+    /// lane's thread afterwards.
+    pub(crate) fn more_to_wait_for(&self) {
+        self.stand_in.more_to_wait_for();
+    }
+
+    /// Says in shared memory that a thread is about to sleep. Returns false if there is something to read, so
+    /// that it must not.
+    pub(crate) fn arm(&self) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.arm())
+    }
+
+    /// Notes that the thread that stands in is awake, and waits for all that there is when it sleeps the next
+    /// time. Call this with the lane's lock held.
+    pub(crate) fn stand_in_is_awake(&self) {
+        self.stand_in.learn();
+        if let Some(memory) = &self.memory {
+            memory.disarm();
+        }
+    }
+
+    /// Notes that the lane's thread is awake. Shared memory is told so unless another thread may sleep
+    /// beside it, which must take the lane's lock before it says so. Call this with the lane's lock held.
+    pub(crate) fn is_awake(&self, watch: &mut Watch) {
+        if core::mem::take(&mut watch.armed)
+            && let Some(memory) = self.memory.as_ref().filter(|_| !self.stand_in.waits_for_all())
+        {
+            memory.disarm();
+        }
+    }
+
+    /// Whether packets are in shared memory.
+    fn has_in_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.has_more())
     }
 
     /// Whether a thread that has stepped in may go on.
@@ -294,7 +279,7 @@ impl Sleeper {
         watch.polls = polls;
         let watches = now < watch.watches_until;
         self.stand_in.refuse(watches);
-        let stands = self.stand_in.is_taken();
+        let stands = self.stand_in.waits_for_all();
         // Threads that stand in do so again and again, with work between.
         if self.stand_in.times() != watch.stood {
             watch.stood = self.stand_in.times();
@@ -350,16 +335,15 @@ impl Sleeper {
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
-        let quiet = self.memory.as_ref().is_none_or(|memory| memory.arm());
         if stands && !watches {
             // If that thread has stepped back since, it has woken this one.
             self.rest(None, now, timeout, watch);
-        } else if quiet && !self.poll(socket, now, timeout, &mut watch.busy_poll) {
-            self.rest(Some(socket), now, timeout, watch);
+        } else if !self.poll(socket, now, timeout, &mut watch.busy_poll) {
+            watch.armed = true;
+            if self.arm() {
+                self.rest(Some(socket), now, timeout, watch);
+            }
             watch.busy_poll.slept(clock::now().saturating_sub(now));
-        }
-        if let Some(memory) = &self.memory {
-            memory.disarm();
         }
         // While the thread is awake, nobody knows when it will sleep, so anyone with a deadline
         // wakes it.
@@ -422,7 +406,7 @@ impl Sleeper {
         }
         let until = since + window;
         while clock::now() < until {
-            if self.waker.wait(Some(socket), Duration::ZERO) {
+            if self.has_in_memory() || self.waker.wait(Some(socket), Duration::ZERO) {
                 return true;
             }
             core::hint::spin_loop();
@@ -459,27 +443,17 @@ impl Sleeper {
     /// Whether the socket has packets, and the application neither polls nor enters the lane any
     /// more. `polls` is the number of its polls before.
     fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
-        if self.stand_in.is_taken() {
+        if self.stand_in.waits_for_all() {
             return false;
         }
         let entries = self.entries.load(Ordering::Relaxed);
-        let in_memory = self.memory.as_ref().is_some_and(|memory| memory.has_more());
-        if !in_memory && !self.waker.wait(Some(socket), Duration::ZERO) {
+        if !self.has_in_memory() && !self.waker.wait(Some(socket), Duration::ZERO) {
             return false;
         }
         self.waker.wait(None, LOCK_WAIT);
-        !self.stand_in.is_taken()
+        !self.stand_in.waits_for_all()
             && self.polls.load(Ordering::Relaxed) == polls
             && self.entries.load(Ordering::Relaxed) == entries
-    }
-}
-
-impl Watch {
-    /// Lets the thread watch the socket for `watch_for`, even if the application polls, and much
-    /// longer the next time.
-    pub(crate) fn watch_socket(&mut self, now: Duration) {
-        self.watches_until = now + self.watch_for;
-        self.watch_for = (self.watch_for * WATCH_GROWTH).min(WATCH_MAX);
     }
 }
 
@@ -499,6 +473,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX};
 
     /// Longer than any test waits.
     const FOR_EVER: Duration = Duration::from_secs(3600);

@@ -13,6 +13,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(super) struct StandIn {
     taken: AtomicBool,
     times: AtomicU64,
+    /// How often there was more to wait for, and how often when the thread that has the place last looked.
+    changes: AtomicU32,
+    known: AtomicU32,
     refuses: AtomicBool,
     /// The number of threads that wait for events that the lane's thread must bring.
     others: AtomicU32,
@@ -23,6 +26,8 @@ impl StandIn {
         Self {
             taken: AtomicBool::new(false),
             times: AtomicU64::new(0),
+            changes: AtomicU32::new(0),
+            known: AtomicU32::new(0),
             refuses: AtomicBool::new(false),
             others: AtomicU32::new(0),
         }
@@ -45,6 +50,24 @@ impl StandIn {
     /// Whether a thread has it.
     pub(super) fn is_taken(&self) -> bool {
         self.taken.load(Ordering::SeqCst)
+    }
+
+    /// Whether a thread has it that waits for all that there is to wait for. While it sleeps it learns nothing
+    /// new, and the lane's thread waits beside it.
+    pub(super) fn waits_for_all(&self) -> bool {
+        let known = self.known.load(Ordering::Relaxed) == self.changes.load(Ordering::Relaxed);
+        self.is_taken() && known
+    }
+
+    /// Notes that there is more to wait for.
+    pub(super) fn more_to_wait_for(&self) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Notes that the thread that has the place waits for all that there is from now on.
+    pub(super) fn learn(&self) {
+        self.known.store(self.changes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// How often it was taken.
@@ -79,7 +102,8 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::lane::sleeper::{LEFT, Sleeper, Watch, Woken};
+    use crate::lane::sleeper::{LEFT, Sleeper, Woken};
+    use crate::lane::watch::Watch;
 
     const TICK: Duration = Duration::from_millis(1);
 
@@ -158,6 +182,26 @@ mod tests {
         watch.watch_socket(clock::now());
         assert_eq!(sleep(&full, &mut watch), Woken::Drive);
         assert!(!sleeper.step_in(), "the lane's thread watches");
+    }
+
+    #[test]
+    fn the_lane_s_thread_waits_beside_who_does_not_know_of_all() {
+        let (full, _sender) = socket(true);
+        let sleeper = Sleeper::new(None).unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        assert!(sleeper.step_in());
+        sleeper.stand_in_is_awake();
+        assert!(sleeper.stand_in.waits_for_all());
+        sleeper.more_to_wait_for();
+        assert!(!sleeper.stand_in.waits_for_all());
+        // It would wait for an hour beside a thread that waits for all; the packet wakes it.
+        let long_since = clock::now() + TICK * 20;
+        sleeper.sleep(full.as_raw_fd(), long_since, None, &mut watch, false);
+        let woken =
+            sleeper.sleep(full.as_raw_fd(), long_since + TICK * 20, None, &mut watch, false);
+        assert_eq!((woken, watch.armed), (Woken::Drive, true));
+        sleeper.stand_in_is_awake();
+        assert!(sleeper.stand_in.waits_for_all());
     }
 
     #[test]

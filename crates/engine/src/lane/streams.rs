@@ -64,6 +64,7 @@ impl Lane {
             }
             // It may take the place of another one, whose end is not the end of this one.
             streams.add(stream)?;
+            self.renew_wait(state).inspect_err(|_| streams.give_up(ends))?;
             let paths = state.core.paths_mut();
             paths.set_stream(now, ends, false);
             paths.set_stream(now, ends, true);

@@ -4,11 +4,14 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::notify::lock;
+
+/// The most connections that are found ready at a time.
+const READY_MAX: usize = 16;
 
 /// A way to one other lane.
 pub(crate) trait Connection {
@@ -18,6 +21,11 @@ pub(crate) trait Connection {
     const MAX: usize;
 
     fn ends(&self) -> Self::Ends;
+    /// A number by which it is told from others among those that are [`ready`](Connections::ready), if that
+    /// is asked.
+    fn number(&self) -> u64 {
+        0
+    }
     /// What becomes readable when something arrives, or it ends.
     fn descriptor(&self) -> BorrowedFd<'_>;
     /// Gives it up. `why` is for the log, if it writes that.
@@ -28,8 +36,8 @@ pub(crate) trait Connection {
 /// own for them.
 #[derive(Debug)]
 pub(crate) struct Connections<C: Connection> {
-    /// Readable while one of their descriptors is.
-    readable: OwnedFd,
+    /// Readable while one of their descriptors is. It is made for the first, because most lanes have none.
+    readable: OnceLock<OwnedFd>,
     all: Mutex<Vec<Arc<C>>>,
     /// Counts the connections that came and went.
     version: AtomicU32,
@@ -43,21 +51,21 @@ pub(crate) struct Connections<C: Connection> {
 }
 
 impl<C: Connection> Connections<C> {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            readable: epoll::create(CreateFlags::CLOEXEC)?,
+    pub(super) fn new() -> Self {
+        Self {
+            readable: OnceLock::new(),
             all: Mutex::default(),
             version: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             wanted: Mutex::default(),
             over: Mutex::default(),
             has_over: AtomicBool::new(false),
-        })
+        }
     }
 
-    /// A descriptor that is readable while one of a connection is.
+    /// A descriptor that is readable while one of a connection is; -1 before the first.
     pub(super) fn fd(&self) -> RawFd {
-        self.readable.as_raw_fd()
+        self.readable.get().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// Adds a connection. It takes the place of an earlier one with the same ends.
@@ -77,8 +85,16 @@ impl<C: Connection> Connections<C> {
         if all.len() >= C::MAX {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let (data, flags) = (EventData::new_u64(0), EventFlags::IN);
-        epoll::add(&self.readable, connection.descriptor(), data, flags)?;
+        // The lock is held, so nobody else makes it meanwhile.
+        let readable = match self.readable.get() {
+            Some(readable) => readable,
+            None => {
+                let made = epoll::create(CreateFlags::CLOEXEC)?;
+                self.readable.get_or_init(|| made)
+            }
+        };
+        let (data, flags) = (EventData::new_u64(connection.number()), EventFlags::IN);
+        epoll::add(readable, connection.descriptor(), data, flags)?;
         all.push(Arc::new(connection));
         self.version.fetch_add(1, Ordering::Release);
         Ok(())
@@ -98,6 +114,15 @@ impl<C: Connection> Connections<C> {
         }
     }
 
+    /// Gives up the connection with these ends, if there is one.
+    #[cold]
+    pub(crate) fn give_up(&self, ends: C::Ends) {
+        let found = self.all().iter().find(|connection| connection.ends() == ends).cloned();
+        if let Some(connection) = found {
+            self.remove(&connection, "it cannot be waited for");
+        }
+    }
+
     /// Ends all connections, and takes no more: the lane is closed.
     pub(crate) fn close(&self) {
         let all = {
@@ -113,8 +138,21 @@ impl<C: Connection> Connections<C> {
 
     /// Stops watching the descriptor. Closing it would not be enough, because a child may have it, too.
     fn forget(&self, connection: &C) {
-        // It fails only if it is not watched.
-        let _ = epoll::delete(&self.readable, connection.descriptor());
+        if let Some(readable) = self.readable.get() {
+            // It fails only if it is not watched.
+            let _ = epoll::delete(readable, connection.descriptor());
+        }
+    }
+
+    /// The numbers of connections whose descriptor is readable, or of some if there are many.
+    pub(super) fn ready(&self) -> impl Iterator<Item = u64> {
+        const NONE: epoll::Event =
+            epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [NONE; READY_MAX];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let got = self.readable.get().map(|r| epoll::wait(r, &mut events[..], Some(&now)));
+        let count = got.and_then(Result::ok).unwrap_or(0);
+        events.into_iter().take(count).map(|event| event.data.u64())
     }
 
     /// How often connections came and went. If that differs from what it was, look at them again.

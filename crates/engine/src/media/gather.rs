@@ -18,17 +18,19 @@ pub(crate) fn packets(
 ) -> Result<(), Unread> {
     let seal = if burst.covered_twice { Seal::Twice } else { Seal::Right };
     let mut cursor = Cursor::new(&burst.payload);
-    let mut bytes = Vec::with_capacity(MAX_HEADERS_LEN + burst.mtu as usize + 3);
+    // Room for all packets, which is not cleared for each.
+    let mut room = vec![0; MAX_HEADERS_LEN + burst.mtu as usize + 3];
     for n in 0..burst.packets {
         let headers = burst.headers(n);
         let (from, len) = (headers.len(), burst.range(n).len());
-        bytes.clear();
-        bytes.resize(from + len + usize::from(headers.bth.pad), 0);
-        headers.emit(&mut bytes);
-        if !cursor.copy(&mut bytes[from..][..len]) {
+        let bytes = &mut room[..from + len + usize::from(headers.bth.pad)];
+        headers.emit(bytes);
+        let (payload, pad) = bytes[from..].split_at_mut(len);
+        if !cursor.copy(payload) {
             return Err(Unread { sent: n });
         }
-        each(n, &bytes, seal);
+        pad.fill(0);
+        each(n, bytes, seal);
     }
     Ok(())
 }

@@ -219,13 +219,15 @@ pub(crate) struct Receivers {
 impl Receivers {
     /// Joins UDP alone.
     pub(crate) fn new(udp: udp::Receiver) -> Self {
-        let fd = udp.fd();
-        Self { udp: Some(udp), more: Vec::new(), socket: Some(fd), waits: WaitSet::One(fd) }
+        let (fd, mut waits) = (udp.fd(), WaitSet::default());
+        // The first descriptor of a set takes no other one.
+        let _ = waits.add(fd);
+        Self { udp: Some(udp), more: Vec::new(), socket: Some(fd), waits }
     }
 
     /// Joins no medium.
     pub(crate) fn none() -> Self {
-        Self { udp: None, more: Vec::new(), socket: None, waits: WaitSet::Empty }
+        Self { udp: None, more: Vec::new(), socket: None, waits: WaitSet::default() }
     }
 
     /// Adds another medium.
@@ -236,6 +238,19 @@ impl Receivers {
         self.waits.add(medium.wait_on())?;
         self.more.push(medium);
         Ok(())
+    }
+
+    /// Takes note that a medium may have got the descriptor that it is waited for by, which it has not from the
+    /// beginning. Returns whether [`wait_on`](Self::wait_on) is another one now.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(crate) fn renew(&mut self) -> io::Result<bool> {
+        let before = self.waits.fd();
+        for medium in &self.more {
+            self.waits.add(medium.wait_on())?;
+        }
+        Ok(self.waits.fd() != before)
     }
 
     /// A descriptor that is readable while there is something to receive.

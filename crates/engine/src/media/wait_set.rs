@@ -6,41 +6,44 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::event::epoll::{self, CreateFlags};
 
 /// A set of descriptors. Each is readable while its owner has something to receive.
-#[derive(Debug)]
-pub(super) enum WaitSet {
-    /// No descriptor.
-    Empty,
-    /// One descriptor, which is waited for itself.
-    One(RawFd),
-    /// An epoll set. It is readable while any of its descriptors is.
-    Many(OwnedFd),
+#[derive(Debug, Default)]
+pub(super) struct WaitSet {
+    all: Vec<RawFd>,
+    /// An epoll set, if there are several descriptors. It is readable while any of them is.
+    set: Option<OwnedFd>,
 }
 
 impl WaitSet {
-    /// The descriptor to wait for. An empty set gives -1, which `poll` ignores.
+    /// The descriptor to wait for: the only one itself, or the epoll set. An empty set gives -1, which `poll`
+    /// ignores.
     pub(super) fn fd(&self) -> RawFd {
-        match self {
-            Self::Empty => -1,
-            Self::One(fd) => *fd,
-            Self::Many(set) => set.as_raw_fd(),
+        match (&self.set, self.all.first()) {
+            (Some(set), _) => set.as_raw_fd(),
+            (None, Some(only)) => *only,
+            (None, None) => -1,
         }
     }
 
-    /// Adds a descriptor, which must stay open as long as this set.
+    /// Adds a descriptor, which must stay open as long as this set. Nothing is changed if it is in the set, or
+    /// if it is negative.
     ///
     /// # Errors
     /// There are no more descriptors.
     pub(super) fn add(&mut self, fd: RawFd) -> io::Result<()> {
-        match self {
-            Self::Empty => *self = Self::One(fd),
-            Self::One(first) => {
+        if fd < 0 || self.all.contains(&fd) {
+            return Ok(());
+        }
+        match (&self.set, self.all.first()) {
+            (Some(set), _) => watch(set, fd)?,
+            (None, Some(first)) => {
                 let set = epoll::create(CreateFlags::CLOEXEC)?;
                 watch(&set, *first)?;
                 watch(&set, fd)?;
-                *self = Self::Many(set);
+                self.set = Some(set);
             }
-            Self::Many(set) => watch(set, fd)?,
+            (None, None) => {}
         }
+        self.all.push(fd);
         Ok(())
     }
 }
@@ -66,7 +69,8 @@ mod tests {
         let waker = Waker::new().unwrap();
         let ready = |set: &WaitSet| waker.wait(Some(set.fd()), Duration::ZERO);
         let pairs: Vec<_> = (0..3).map(|_| UnixDatagram::pair().unwrap()).collect();
-        let mut set = WaitSet::Empty;
+        let mut set = WaitSet::default();
+        set.add(-1).unwrap();
         assert!(!ready(&set));
         for many in 1..=pairs.len() {
             set.add(pairs[many - 1].0.as_raw_fd()).unwrap();
@@ -76,6 +80,10 @@ mod tests {
                 assert!(ready(&set));
                 socket.recv(&mut [0; 16]).unwrap();
             }
+            let fd = set.fd();
+            set.add(pairs[many - 1].0.as_raw_fd()).unwrap();
+            assert_eq!(set.fd(), fd, "it is there already");
+            assert_eq!(fd == pairs[0].0.as_raw_fd(), many == 1, "one is waited for itself");
         }
     }
 }

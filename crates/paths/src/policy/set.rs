@@ -27,24 +27,26 @@ pub struct PathSet<'a> {
 }
 
 impl<'a> PathSet<'a> {
-    /// The paths, in the order of their numbers, whatever their states. Those over TCP are left out while
-    /// another one is up: they are for networks in which nothing else passes.
+    /// The paths, in the order of their numbers, whatever their states. All but those through shared memory
+    /// are left out while such a one is up: data that goes both ways arrives out of order, and costs the
+    /// processor more. Those over TCP are left out while any other one is up: they are for networks in which
+    /// nothing else passes.
     pub fn members(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
-        let paths = self.paths;
-        let hides = self.hides_tcp();
-        self.all_members().filter(move |p| !hides || !is_tcp(paths, *p))
+        let (paths, least) = (self.paths, self.least_rank());
+        self.all_members().filter(move |p| least.is_none_or(|least| rank(paths, *p) <= Some(least)))
     }
 
-    /// Whether paths over TCP stand back for another one that is up.
+    /// The rank that paths must have so that they do not stand back for a better kind; `None` if all may carry
+    /// data.
     #[inline]
-    fn hides_tcp(&self) -> bool {
-        let of_association = self.association.and_then(|a| self.associations.get(a));
+    fn least_rank(&self) -> Option<u8> {
+        let a = self.association.and_then(|a| self.associations.get(a))?;
         let up = |p: &PathId| self.paths.get(*p).is_some_and(|p| p.state == PathState::Up);
-        of_association.is_some_and(|a| a.has_tcp)
-            && self.all_members().any(|p| up(&p) && !is_tcp(self.paths, p))
+        let of_up = || self.all_members().filter(up).filter_map(|p| rank(self.paths, p)).min();
+        if a.has_several_kinds { of_up() } else { None }
     }
 
-    /// The paths with those over TCP.
+    /// The paths with those that stand back for others.
     pub(crate) fn all_members(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let of_association = self.association.and_then(|a| self.associations.get(a));
         let alone = self.association.is_none().then_some(self.own);
@@ -199,6 +201,11 @@ impl<'a> PathSet<'a> {
             || (self.paths.get(path).is_some_and(Path::usable)
                 && self.members().any(|member| member == path))
     }
+}
+
+/// The rank of a path's kind. Lower ones are preferred.
+fn rank(paths: &Slab<PathId, Path>, path: PathId) -> Option<u8> {
+    paths.get(path).map(|p| p.address.kind.rank())
 }
 
 fn is_tcp(paths: &Slab<PathId, Path>, path: PathId) -> bool {

@@ -267,16 +267,25 @@ fn packets_without_a_window_go_by_a_link_while_one_lives() {
 }
 
 #[test]
-fn efficient_and_balance_prefer_memory_too() {
-    for mode in [Mode::Efficient, Mode::Balance, Mode::Redundant] {
+fn all_data_goes_through_memory_while_it_works_whatever_the_policy() {
+    let modes = [Mode::Efficient, Mode::Balance, Mode::Redundant];
+    for mode in modes.into_iter().chain([Mode::Affinity(AffinityRule::Hash), Mode::ActiveBackup]) {
         let mut net = joined(8);
         for host in 0..2 {
             let usage = Usage { mode, ..Usage::of(net.hosts[host].paths.config()) };
             net.hosts[host].paths.set_usage(net.now, &usage);
         }
+        net.run(50 * MS);
+        let over_udp = |net: &Net| {
+            let peers = net.hosts[0].paths.status().peers.into_iter().flat_map(|p| p.paths);
+            peers.filter(|p| !is_local(&p.address)).map(|p| p.counters.sent_bytes).sum::<u64>()
+        };
+        let before = over_udp(&net);
         net.start_traffic();
         net.run(500 * MS);
         assert!((0..2).all(|host| active_is_local(&net, host)), "{mode:?}");
         assert!(net.hosts.iter().all(|h| h.acked > 1000), "{mode:?}");
+        // Probes only.
+        assert!(over_udp(&net) - before < 20_000, "{mode:?}: {}", over_udp(&net) - before);
     }
 }

@@ -4,11 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::memory::SharedMemory;
 use super::ring::{CHANNEL_BYTES, Ring};
-
-/// The bytes that the bell's socket holds at most when it is emptied; a lane that rings as agreed leaves one.
-const RINGS_MAX: usize = 64;
 
 /// One end of a channel. Its sending and its receiving half have the rings' ends; this is what they and the
 /// lane's thread use together.
@@ -72,10 +71,9 @@ impl Channel {
         self.reads.tail(&self.memory) != self.head.load(Ordering::Relaxed)
     }
 
-    /// Notes that this lane is awake, and hears the bell.
-    pub(super) fn disarm(&self) {
+    /// Notes that this lane is awake.
+    pub(super) fn wake_up(&self) {
         self.reads.wake_up(&self.memory);
-        self.hear();
     }
 
     /// Wakes the other lane if it sleeps. Call this after writing packets.
@@ -94,18 +92,23 @@ impl Channel {
         let _ = rustix::net::send(&self.bell, &[1], flags);
     }
 
-    /// Takes what the other lane has sent to the bell. If its end is closed, the channel is over.
+    /// Takes a ring of the bell. If its other end is closed, the channel is over. Further rings end the next
+    /// sleep; a lane that rings as agreed leaves one.
     pub(super) fn hear(&self) {
         let mut byte = [0; 1];
-        for _ in 0..RINGS_MAX {
-            let got =
-                rustix::net::recv(&self.bell, &mut byte[..], rustix::net::RecvFlags::DONTWAIT);
-            match got {
-                Ok((_, 0)) => return self.end(),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(_) => return self.end(),
-            }
+        match rustix::net::recv(&self.bell, &mut byte[..], rustix::net::RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.end(),
+            Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(_) => self.end(),
+        }
+    }
+
+    /// Ends the channel if the bell's other end is closed. Its rings stay for who sleeps until one comes.
+    pub(super) fn look_for_end(&self) {
+        let mut list = [PollFd::new(&self.bell, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut list, Some(&now)).is_ok_and(|count| count > 0) {
+            self.end();
         }
     }
 

@@ -19,6 +19,10 @@ impl Connection for Channel {
         self.slot
     }
 
+    fn number(&self) -> u64 {
+        self.slot.into()
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.bell()
     }
@@ -29,16 +33,27 @@ impl Connection for Channel {
 }
 
 impl Exchange {
-    /// Notes that the lane's thread is about to sleep. Returns false if there is something to read, so that
-    /// it must not.
+    /// Notes that a thread is about to sleep until something arrives. Returns false if there is something to
+    /// read, so that it must not.
     pub(crate) fn arm(&self) -> bool {
         let quiet = |channel: &Arc<Channel>| !channel.works() || channel.arm();
         self.all().iter().all(quiet)
     }
 
-    /// Notes that it is awake.
+    /// Notes that it is awake, and hears the bells that were rung.
     pub(crate) fn disarm(&self) {
-        self.all().iter().filter(|channel| channel.works()).for_each(|c| c.disarm());
+        let all = self.all();
+        let working = || all.iter().filter(|channel| channel.works());
+        working().for_each(|channel| channel.wake_up());
+        if let [only] = &all[..] {
+            // This asks the kernel once, and not for which one first.
+            return working().for_each(|_| only.hear());
+        }
+        if !all.is_empty() {
+            self.ready().for_each(|slot| {
+                working().filter(|c| u64::from(c.slot) == slot).for_each(|c| c.hear());
+            });
+        }
     }
 
     /// Whether there is something to read.

@@ -26,7 +26,6 @@ pub(crate) use exchange::Exchange;
 pub(crate) use rx::LocalRx;
 pub(crate) use tx::LocalTx;
 
-use std::io;
 use std::sync::Arc;
 
 use super::Halves;
@@ -43,13 +42,10 @@ const _: () = assert!(ring::CHANNEL_BYTES as u64 == polypath_ipc::message::CHANN
 const _: () = assert!(2 * WINDOW as usize + (64 << 10) < ring::BYTES);
 
 /// Creates the medium of a lane. Channels come and go through the [`Exchange`].
-///
-/// # Errors
-/// There are no more descriptors.
-pub(crate) fn halves() -> io::Result<(Halves, Arc<Exchange>)> {
-    let exchange = Arc::new(Exchange::new()?);
+pub(crate) fn halves() -> (Halves, Arc<Exchange>) {
+    let exchange = Arc::new(Exchange::new());
     let tx = Box::new(LocalTx::new(exchange.clone()));
-    Ok(((tx, Box::new(LocalRx::new(exchange.clone()))), exchange))
+    ((tx, Box::new(LocalRx::new(exchange.clone()))), exchange)
 }
 
 #[cfg(test)]

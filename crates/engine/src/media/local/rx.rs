@@ -16,7 +16,7 @@ use crate::media::{Received, Rx};
 
 /// The most packets of one channel that are handed out at a time.
 const BATCH: usize = 32;
-/// The number of calls in vain after which the bells are heard although the lane did not sleep: a program
+/// The number of calls in vain after which the ends of channels are looked for although the lane did not sleep: a program
 /// that polls all the time would not notice the end of the other process otherwise.
 const VAIN_MAX: u32 = 4096;
 
@@ -123,7 +123,10 @@ impl Rx for LocalRx {
             self.vain += 1;
             if self.vain == VAIN_MAX {
                 self.vain = 0;
-                self.lines.iter().filter(|l| l.channel.works()).for_each(|l| l.channel.hear());
+                self.lines
+                    .iter()
+                    .filter(|l| l.channel.works())
+                    .for_each(|l| l.channel.look_for_end());
             }
         }
         if over && !self.more {

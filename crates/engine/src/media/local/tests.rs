@@ -40,7 +40,7 @@ struct End {
 
 impl End {
     fn new(slot: u8) -> Self {
-        let ((tx, rx), exchange) = halves().unwrap();
+        let ((tx, rx), exchange) = halves();
         Self { tx, rx, exchange, slot }
     }
 

@@ -21,7 +21,6 @@ pub(crate) use stream::Stream;
 pub(crate) use streams::Streams;
 pub(crate) use tx::TcpTx;
 
-use std::io;
 use std::sync::Arc;
 
 use super::Halves;
@@ -40,13 +39,10 @@ const WAITING_MAX: usize = (2 << 20) + (256 << 10);
 const _: () = assert!(2 * WINDOW as usize + (64 << 10) < WAITING_MAX);
 
 /// Creates the medium of a lane. Streams come and go through the [`Streams`].
-///
-/// # Errors
-/// There are no more descriptors.
-pub(crate) fn halves() -> io::Result<(Halves, Arc<Streams>)> {
-    let streams = Arc::new(Streams::new()?);
+pub(crate) fn halves() -> (Halves, Arc<Streams>) {
+    let streams = Arc::new(Streams::new());
     let tx = Box::new(TcpTx::new(streams.clone()));
-    Ok(((tx, Box::new(TcpRx::new(streams.clone()))), streams))
+    ((tx, Box::new(TcpRx::new(streams.clone()))), streams)
 }
 
 #[cfg(test)]

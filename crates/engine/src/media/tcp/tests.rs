@@ -42,7 +42,7 @@ struct End {
 
 impl End {
     fn new(slot: u8) -> Self {
-        let ((mut tx, rx), streams) = halves().unwrap();
+        let ((mut tx, rx), streams) = halves();
         let address = PathAddress {
             kind: ends(slot).kind(),
             local: ip(slot),
