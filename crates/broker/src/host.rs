@@ -1,6 +1,6 @@
 //! The connection manager's environment: routes, devices, multicast membership.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
