@@ -204,8 +204,8 @@ fn programs_go_on_when_the_link_in_use_goes_down() -> Result<(), Error> {
     Ok(())
 }
 
-/// On multi-path devices, the path set moves the traffic; its programs hear of it as with plain ones, because the
-/// connection managers load an alternate path, and leave the rest to the set.
+/// On multi-path devices, the path set moves the traffic; its programs hear of it as with plain ones,
+/// because the connection managers load an alternate path, and leave the rest to the set.
 #[test]
 fn programs_on_multi_path_devices_are_armed_and_hear_of_each_link() -> Result<(), Error> {
     let _share = share(PATIENT);

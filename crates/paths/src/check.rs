@@ -17,6 +17,11 @@ macro_rules! hold {
 }
 
 impl PathManager {
+    /// Whether an event waits to be taken: what depends on it is not so yet.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Checks whether the tables agree with each other. Takes time in proportion to their size.
     ///
     /// # Errors

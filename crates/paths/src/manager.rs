@@ -113,7 +113,7 @@ pub struct PathManager {
     pub(crate) ud: UdPaths,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
-    events: VecDeque<PathEvent>,
+    pub(crate) events: VecDeque<PathEvent>,
     pub(crate) refusals: ControlDrops,
 }
 
@@ -520,11 +520,6 @@ impl PathManager {
     pub fn poll_transmit(&mut self, now: Duration) -> Option<ControlOut> {
         self.clock.reach(now);
         self.out.pop_front()
-    }
-
-    /// Whether an event waits to be taken.
-    pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
     }
 
     /// The next event. Call until `None` after any other call.
