@@ -27,6 +27,10 @@ impl Pair {
     /// Starts them for at least so many seconds. Each host in `every` makes its queue pair migrate every so
     /// many milliseconds.
     fn start(seconds: u32, every: [Option<u32>; 2]) -> Result<Self, Error> {
+        Self::start_on("roce2", seconds, every)
+    }
+
+    fn start_on(device: &str, seconds: u32, every: [Option<u32>; 2]) -> Result<Self, Error> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
         let program = compile_c(&source)?.to_string_lossy().into_owned();
         let lab = Lab::new()?;
@@ -36,11 +40,11 @@ impl Pair {
             words
         };
         let words = [program.clone(), "-s".into(), "7000".into()].into_iter().chain(paths(0));
-        let server = lab.host(0).verbs(words).device(Some("roce2")).spawn()?;
+        let server = lab.host(0).verbs(words).device(Some(device)).spawn()?;
         server.wait_tcp_listen(7000, MARGIN)?;
         let words = [program, "-c".into(), lab.host(0).ipv4(1), "7000".into(), seconds.to_string()];
         let words = words.into_iter().chain(paths(1));
-        let client = lab.host(1).verbs(words).device(Some("roce2")).spawn()?;
+        let client = lab.host(1).verbs(words).device(Some(device)).spawn()?;
         client.wait_line("connected", MARGIN)?;
         let events = [lab.host(0).watch(&[])?, lab.host(1).watch(&[])?];
         let mut pair = Self { lab, server, client, events, seen: HashMap::new() };
@@ -206,6 +210,19 @@ fn either_program_or_both_may_migrate_as_often_as_they_like() -> Result<(), Erro
         let counts = Pair::start(4, every)?.finish()?;
         println!("{every:?}: {counts:?} migrations");
         assert!(counts.iter().all(|count| *count > 20), "{every:?}: {counts:?}");
+    }
+    Ok(())
+}
+
+/// With multi-path peers each end moves what it sends, and the path set works on meanwhile.
+#[test]
+fn either_program_moves_its_queue_pair_on_a_multi_path_device() -> Result<(), Error> {
+    let _share = polypath_e2e::share(BUSY);
+    for every in [[None, Some(3)], [Some(3), Some(4)]] {
+        let counts = Pair::start_on("mp", 4, every)?.finish()?;
+        println!("{every:?}: {counts:?} migrations");
+        let moved = |(count, every): (&u32, &Option<u32>)| every.is_none() || *count > 20;
+        assert!(counts.iter().zip(&every).all(moved), "{every:?}: {counts:?}");
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use polypath_transport::{
     FlushScope, Host, Memory, MigrationNews, Observer, PathId, PathTag, Paths, Payload, PeerId,
     QpEvent, Queues, RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
-use polypath_transport::{Class, Pick, Twin, Want};
+use polypath_transport::{Class, Pick, Twin, TwoPaths, Want};
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Headers;
 
@@ -354,6 +354,19 @@ impl Paths for SimHost {
             quantum: u32::MAX,
             twin: None,
         })
+    }
+
+    fn two_paths(&self, _peer: PeerId) -> Option<TwoPaths> {
+        let active = self.active?;
+        let other = (0..self.paths.len()).find(|path| *path != active && self.paths[*path].alive);
+        let path = |path: usize| PathId(path as u32);
+        Some(TwoPaths { active: path(active), other: other.map(path) })
+    }
+
+    fn take_other_path(&mut self, peer: PeerId) -> Option<TwoPaths> {
+        let other = self.two_paths(peer)?.other?;
+        self.active = Some(other.0 as usize);
+        self.two_paths(peer)
     }
 
     fn pick(&mut self, peer: PeerId, want: &Want) -> Pick {

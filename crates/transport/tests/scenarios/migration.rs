@@ -454,6 +454,9 @@ fn a_queue_pair_with_a_path_set_does_not_leave_it() {
     p.run_for(MS);
     assert_eq!((p.nodes[0].qp.query().ah, count(&p, 0, QpEvent::PathMig)), (before, 1));
     assert!(causes(&p, 0).is_empty() && causes(&p, 1).is_empty());
+    let (from, to, cause) = (PathId(0), PathId(1), Cause::Software);
+    assert!(p.nodes[0].host.migrations.contains(&MigrationNews::Moved { from, to, cause }));
+    assert_eq!(p.nodes[0].host.active, Some(1));
     assert_eq!(p.nodes[0].host.statuses().len(), 2);
 }
 
