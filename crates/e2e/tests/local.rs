@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const ON: &str = "local=on";
 /// Seconds in which a program that is to be interrupted works at the longest.
 const LONGEST: &str = "600";
 
@@ -19,7 +18,8 @@ fn paths(host: &Host) -> Result<Vec<(String, String, u64)>, Error> {
     Ok(host.paths()?.iter().map(path).collect())
 }
 
-/// Waits until both programs use shared memory, or neither does. Without it, they use all their paths.
+/// Waits until both programs use shared memory and nothing else, or not at all. Without it, they use all their
+/// other paths.
 fn wait_local(host: &Host, programs: [&Running; 2], used: bool) -> Result<(), Error> {
     let what =
         if used { "both programs to share memory" } else { "neither program to share memory" };
@@ -27,7 +27,11 @@ fn wait_local(host: &Host, programs: [&Running; 2], used: bool) -> Result<(), Er
         programs.iter().try_for_each(|program| program.expect_alive())?;
         let active = paths(host)?.into_iter().filter(|(_, state, _)| state == "active");
         let (local, others): (Vec<_>, Vec<_>) = active.partition(|path| path.0 == "local");
-        let so = if used { local.len() == 2 } else { local.is_empty() && others.len() >= 2 };
+        let so = if used {
+            local.len() == 2 && others.is_empty()
+        } else {
+            local.is_empty() && others.len() >= 2
+        };
         Ok(so.then_some(()))
     })
 }
@@ -49,9 +53,7 @@ fn wait_local_traffic(host: &Host, programs: [&Running; 2]) -> Result<(), Error>
 /// Starts a perftest program on both ends of one host.
 fn perftest(lab: &Lab, words: &[&str]) -> Result<[Running; 2], Error> {
     let host = lab.host(0);
-    let start = |address: Option<&str>| {
-        host.verbs(words.iter().copied().chain(address)).env("POLYPATH_MP", ON).spawn()
-    };
+    let start = |address: Option<&str>| host.verbs(words.iter().copied().chain(address)).spawn();
     let server = start(None)?;
     server.wait_tcp_listen(18515, LIMIT)?;
     Ok([server, start(Some(&host.ipv4(0)))?])
@@ -89,7 +91,7 @@ fn rping_verifies_its_data() -> Result<(), Error> {
     let words = ["-a", &address, "-V", "-v", "-S", "9000"];
     let rping = |role| {
         let words = ["rping", role].into_iter().chain(words);
-        host.verbs(words).env("POLYPATH_MP", ON).spawn()
+        host.verbs(words).spawn()
     };
     let server = rping("-s")?;
     host.wait_cm_listen(&server, 7174, LIMIT)?;
@@ -112,10 +114,10 @@ fn nothing_is_lost_when_paths_change_under_traffic() -> Result<(), Error> {
     let program = program.to_string_lossy();
     let lab = Lab::new()?;
     let host = lab.host(0);
-    let server = host.verbs([&*program, "-s", "7000"]).env("POLYPATH_MP", ON).spawn()?;
+    let server = host.verbs([&*program, "-s", "7000"]).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
     let client = host.verbs([&*program, "-c", &host.ipv4(0), "7000", LONGEST]);
-    let client = client.env("POLYPATH_MP", ON).spawn()?;
+    let client = client.spawn()?;
     client.wait_line("connected", LIMIT)?;
     let both = [&server, &client];
     wait_local(host, both, true)?;
@@ -172,14 +174,14 @@ fn a_program_that_is_killed_harms_nobody() -> Result<(), Error> {
     finish(both).map(drop)
 }
 
-/// Nothing but the setting brings it about.
+/// One that says no is enough.
 #[test]
 fn memory_is_shared_only_if_both_want_it() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
     let host = lab.host(0);
     let words = ["ib_write_bw", "-D", "2"];
-    let server = host.verbs(words).env("POLYPATH_MP", ON).spawn()?;
+    let server = host.verbs(words).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
     let address = host.ipv4(0);
     let client = host.verbs(words.into_iter().chain([&*address]));
