@@ -18,8 +18,8 @@ fn paths(host: &Host) -> Result<Vec<(String, String, u64)>, Error> {
     Ok(host.paths()?.iter().map(path).collect())
 }
 
-/// Waits until both programs use shared memory and nothing else, or not at all. Without it, they use all their
-/// other paths.
+/// Waits until both programs use shared memory and nothing else, or not at all. Without it, they use all
+/// their other paths.
 fn wait_local(host: &Host, programs: [&Running; 2], used: bool) -> Result<(), Error> {
     let what =
         if used { "both programs to share memory" } else { "neither program to share memory" };

@@ -23,12 +23,10 @@ use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
-use crate::lane::watch::{WATCH_MIN, Watch};
+use crate::lane::watch::{TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// The interval at which the lane's thread checks whether the application still polls, at first.
-pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
 /// The same after the application has polled for a while, because each check takes the processor
 /// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
@@ -39,8 +37,6 @@ pub(super) const BUSY_POLLS: u64 = 32;
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
 /// threads stand in for it.
 pub(super) const LEFT: u32 = 4;
-/// The number of checks for collected posts, all in vain, after which a thread stops checking.
-pub(super) const VAIN_LOOKS: u32 = 8;
 /// The thread does not check for collected posts by itself: it must be woken.
 const SLOW: u64 = 0;
 /// The thread checks every [`COLLECT_MAX`] by itself.

@@ -52,8 +52,8 @@ impl StandIn {
         self.taken.load(Ordering::SeqCst)
     }
 
-    /// Whether a thread has it that waits for all that there is to wait for. While it sleeps it learns nothing
-    /// new, and the lane's thread waits beside it.
+    /// Whether a thread has it that waits for all that there is to wait for. While it sleeps it learns
+    /// nothing new, and the lane's thread waits beside it.
     pub(super) fn waits_for_all(&self) -> bool {
         let known = self.known.load(Ordering::Relaxed) == self.changes.load(Ordering::Relaxed);
         self.is_taken() && known

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use crate::lane::busy_poll::BusyPoll;
-use crate::lane::sleeper::{TICK_MIN, VAIN_LOOKS};
 
+/// The interval at which the lane's thread checks whether the application still polls, at first.
+pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
+/// The number of checks for collected posts, all in vain, after which a thread stops checking.
+pub(super) const VAIN_LOOKS: u32 = 8;
 /// How long the lane's thread watches the socket of a program that polls: the first time, and at
 /// most.
 pub(super) const WATCH_MIN: Duration = Duration::from_millis(20);
