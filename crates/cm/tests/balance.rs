@@ -38,7 +38,7 @@ impl Ports {
             establish(&mut two.w, two.a, two.b, server());
         }
         for id in two.w.hosts[0].cm.describe() {
-            self.at.entry(id.qp_num).or_insert(on(0, 0));
+            self.at.entry(id.qp_num).or_insert_with(|| on(0, 0));
         }
     }
 

@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use crate::association::Association;
 use crate::id::Qpn;
 use crate::manager::PathManager;
 use crate::path::Path;
@@ -30,7 +31,7 @@ impl PathManager {
         let pair = |path: &Path| path.address.line().pair;
         let active_pair = self.paths.get(active).map(pair);
         let association = p.association.and_then(|a| self.associations.get(a));
-        let members = association.into_iter().flat_map(|a| a.paths());
+        let members = association.into_iter().flat_map(Association::paths);
         let others = members.filter_map(|(number, index)| {
             let path = self.paths.get(index).filter(|path| index != active && path.usable())?;
             // Lower is better. Another port of the same addresses leaves by the same link.

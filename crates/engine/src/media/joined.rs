@@ -240,8 +240,8 @@ impl Receivers {
         Ok(())
     }
 
-    /// Takes note that a medium may have got the descriptor that it is waited for by, which it has not from the
-    /// beginning. Returns whether [`wait_on`](Self::wait_on) is another one now.
+    /// Takes note that a medium may have got the descriptor that it is waited for by, which it has not from
+    /// the beginning. Returns whether [`wait_on`](Self::wait_on) is another one now.
     ///
     /// # Errors
     /// There are no more descriptors.
