@@ -24,8 +24,8 @@ impl WaitSet {
         }
     }
 
-    /// Adds a descriptor, which must stay open as long as this set. Nothing is changed if it is in the set, or
-    /// if it is negative.
+    /// Adds a descriptor, which must stay open as long as this set. Nothing is changed if it is in the set,
+    /// or if it is negative.
     ///
     /// # Errors
     /// There are no more descriptors.

@@ -36,8 +36,8 @@ impl<'a> PathSet<'a> {
         self.all_members().filter(move |p| least.is_none_or(|least| rank(paths, *p) <= Some(least)))
     }
 
-    /// The rank that paths must have so that they do not stand back for a better kind; `None` if all may carry
-    /// data.
+    /// The rank that paths must have so that they do not stand back for a better kind; `None` if all may
+    /// carry data.
     #[inline]
     fn least_rank(&self) -> Option<u8> {
         let a = self.association.and_then(|a| self.associations.get(a))?;

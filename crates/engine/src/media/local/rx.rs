@@ -16,8 +16,8 @@ use crate::media::{Received, Rx};
 
 /// The most packets of one channel that are handed out at a time.
 const BATCH: usize = 32;
-/// The number of calls in vain after which the ends of channels are looked for although the lane did not sleep: a program
-/// that polls all the time would not notice the end of the other process otherwise.
+/// The number of calls in vain after which the ends of channels are looked for although the lane did not
+/// sleep: a program that polls all the time would not notice the end of the other process otherwise.
 const VAIN_MAX: u32 = 4096;
 
 /// A channel, and the end of its ring that this half owns.
