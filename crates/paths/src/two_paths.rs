@@ -48,9 +48,9 @@ impl PathManager {
         Some(TwoPaths { active, other: others.min().map(|(_, index)| index) })
     }
 
-    /// A queue pair leaves its active path for the other one, which it then has for itself until that dies, or
-    /// which is its peer's main path. [`PathEvent::Moved`] tells. Returns what it has now; `None` if there is
-    /// no other path, and nothing has changed then.
+    /// A queue pair leaves its active path for the other one, which it then has for itself until that dies,
+    /// or which is its peer's main path. [`PathEvent::Moved`] tells. Returns what it has now; `None` if there
+    /// is no other path, and nothing has changed then.
     pub fn take_other_path(&mut self, now: Duration, qpn: u32) -> Option<TwoPaths> {
         self.advance(now);
         let TwoPaths { active: from, other } = self.two_paths(qpn)?;

@@ -1,5 +1,6 @@
 //! Queue pairs that migrate (automatic path migration): RC and UC ones with one path in use and another in
-//! reserve, and RC ones with a path set, which moves them. Their programs load the path that was left after each migration, and sometimes migrate.
+//! reserve, and RC ones with a path set, which moves them. Their programs load the path that was left after
+//! each migration, and sometimes migrate.
 //! They are a subject of their own, so that the seeds of the others keep their meaning.
 
 use polypath_paths::PathOptions;
@@ -148,8 +149,8 @@ impl Simulation {
         qps.map(|(_, entry)| entry.qp.counters().migrations).sum()
     }
 
-    /// The pairs of RC queue pairs that still work and whose ends are not both ARMED, on the same path if they
-    /// have no path set.
+    /// The pairs of RC queue pairs that still work and whose ends are not both ARMED, on the same path if
+    /// they have no path set.
     pub(crate) fn apart(&self) -> Vec<String> {
         let pairs = self.case.pairs.iter().enumerate();
         let migrating = pairs.filter(|(_, p)| p.service == QpType::Rc && p.alternate.is_some());

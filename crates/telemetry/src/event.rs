@@ -176,7 +176,11 @@ events! {
             peer: IpAddr,
         },
         /// The connection manager of a peer answers by TCP, and not by UDP.
-        #[event("connects_by_tcp", Note, "messages of the connection manager pass between {local} and {peer} by TCP, not by UDP")]
+        #[event(
+            "connects_by_tcp",
+            Note,
+            "messages of the connection manager pass between {local} and {peer} by TCP, not by UDP"
+        )]
         ConnectsByTcp {
             /// This host's address.
             local: IpAddr,

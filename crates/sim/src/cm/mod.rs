@@ -3,9 +3,10 @@
 //! A seed determines a [`CmCase`]: hosts, links, services, connections with all that both applications
 //! do, and faults. Each host runs the real [`polypath_cm::Cm`], driven as the broker drives it: by the
 //! bytes that librdmacm writes, by MADs from QP1 (in packets, with their ICRC), and by the passing of
-//! time. Services are of RC, of UD, or of XRC, where initiators connect to targets. Applications listen, connect, accept, reject, confirm late, see data early, move ids between
-//! event channels, and disconnect and destroy ids in any state, at one end or both. They pause, read no
-//! events, and die. Devices are removed. Hosts start again and reuse numbers. MADs are lost, doubled,
+//! time. Services are of RC, of UD, or of XRC, where initiators connect to targets. Applications listen,
+//! connect, accept, reject, confirm late, see data early, move ids between event channels, and
+//! disconnect and destroy ids in any state, at one end or both. They pause, read no events, and die.
+//! Devices are removed. Hosts start again and reuse numbers. MADs are lost, doubled,
 //! late by up to many repetitions, corrupted, replayed, and forged.
 //!
 //! The judge is a model of IBTA chapter 12 and of the kernel side of librdmacm (`model`). It never
