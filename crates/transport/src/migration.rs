@@ -120,7 +120,7 @@ pub enum MigrationNews {
         from: PathId,
         /// The path taken.
         to: PathId,
-        /// Why.
+        /// What has caused it.
         cause: MigrationCause,
     },
     /// The peer is a multi-path one, and the queue pair is kept armed ([`crate::QueuePair::keep_armed`]): its
