@@ -111,7 +111,8 @@ impl Simulation {
                 }
                 let plan = &self.case.pairs[pair];
                 let qpn = plan.ends[e].qpn;
-                let waits = qpn & 1 == 1 && self.now.as_millis() / 10 % 2 == 1;
+                // This time does not divide the interval of probes: who looks only then would wait for ever.
+                let waits = qpn & 1 == 1 && self.now.as_millis() / 11 % 2 == 1;
                 let Some(qp) = self.qp(pair, e) else { continue };
                 let migration = qp.migration();
                 let agreed = qp.is_multipath() == plan.multipath;
