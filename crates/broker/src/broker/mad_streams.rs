@@ -53,6 +53,33 @@ struct MadStream {
 }
 
 impl MadStream {
+    /// A stream that this host opens, with what it sends before all messages, or one that it has accepted.
+    fn new(
+        socket: OwnedFd,
+        (local, remote): (IpAddr, IpAddr),
+        port: u16,
+        first: Option<Vec<u8>>,
+    ) -> Self {
+        let opened = first.is_some();
+        let (patience, interest) = match opened {
+            true => (PATIENCE, Interest::Write),
+            false => (IDLE_ACCEPTED, Interest::Read),
+        };
+        Self {
+            socket,
+            local,
+            remote,
+            port,
+            opened,
+            connected: !opened,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(first.unwrap_or_default()),
+            known: Known::default(),
+            until: now() + patience,
+            interest,
+        }
+    }
+
     fn used(&mut self, now: Duration) {
         if self.connected {
             self.until = now + if self.opened { IDLE_OPENED } else { IDLE_ACCEPTED };
@@ -175,19 +202,7 @@ impl Broker {
         tcp::for_messages(&socket, USER_TIMEOUT_MS)?;
         let number = self.streams.next_number();
         self.epoll.add(socket.as_fd(), token(STREAM, number), Interest::Write)?;
-        let stream = MadStream {
-            socket,
-            local,
-            remote,
-            port,
-            opened: true,
-            connected: false,
-            inbox: Inbox::new(),
-            outbox: Outbox::new(first),
-            known: Known::default(),
-            until: now() + PATIENCE,
-            interest: Interest::Write,
-        };
+        let stream = MadStream::new(socket, (local, remote), port, Some(first));
         self.mads.open.insert(number, stream);
         self.counters.mad_streams_sent += 1;
         Ok(())
@@ -212,19 +227,7 @@ impl Broker {
             return false;
         }
         self.mads.make_room(remote);
-        let stream = MadStream {
-            socket,
-            local,
-            remote,
-            port,
-            opened: false,
-            connected: true,
-            inbox: Inbox::new(),
-            outbox: Outbox::new(Vec::new()),
-            known: Known::default(),
-            until: now() + IDLE_ACCEPTED,
-            interest: Interest::Read,
-        };
+        let stream = MadStream::new(socket, (local, remote), port, None);
         self.mads.open.insert(number, stream);
         self.counters.mad_streams_accepted += 1;
         self.mad_by_stream(number, &mad);
