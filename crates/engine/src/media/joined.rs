@@ -241,16 +241,12 @@ impl Receivers {
     }
 
     /// Takes note that a medium may have got the descriptor that it is waited for by, which it has not from
-    /// the beginning. Returns whether [`wait_on`](Self::wait_on) is another one now.
+    /// the beginning. [`wait_on`](Self::wait_on) may be another one then.
     ///
     /// # Errors
     /// There are no more descriptors.
-    pub(crate) fn renew(&mut self) -> io::Result<bool> {
-        let before = self.waits.fd();
-        for medium in &self.more {
-            self.waits.add(medium.wait_on())?;
-        }
-        Ok(self.waits.fd() != before)
+    pub(crate) fn renew(&mut self) -> io::Result<()> {
+        self.more.iter().try_for_each(|medium| self.waits.add(medium.wait_on()))
     }
 
     /// A descriptor that is readable while there is something to receive.
