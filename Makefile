@@ -38,7 +38,7 @@ TRIED    = -p polypath -p polypath-abi -p polypath-e2e
 # What users read of docs/; the rest is about how Polypath is made.
 USER_DOCS = apm.md bonding.md troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
 
-.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
+.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare recovery bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -99,6 +99,11 @@ compare: ## path migration, bonding and multi-path side by side, and bonds of Li
 	$(TESTING)
 	$(TARGET)/testing/polypath-bonds --no-cases
 	$(TARGET)/testing/polypath-compare --out docs/compare.md --bonds $(TARGET)/bonds
+
+recovery: ## throughput over time while links fail, beside TCP and MPTCP; writes docs/recovery.md with plots
+	@tools/packages recovery || echo "going on without: what can't run is said in the page"
+	$(TESTING)
+	$(TARGET)/testing/polypath-recovery --out docs/recovery.md
 
 bench: ## speed and blackout of the optimised build against what else one could use, as ratios
 	@tools/packages bench

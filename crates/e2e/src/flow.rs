@@ -1,6 +1,7 @@
 //! Measures traffic from outside, by the kernel's counters at a host's interfaces and not by anything
 //! of Polypath.
 
+use crate::lab::LINKS_MAX;
 use crate::{Error, Lab};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ pub struct Sample {
     pub at: Instant,
     /// The bytes.
     pub bytes: u64,
+    /// The bytes of each link; 0 where the lab has none.
+    pub by_link: [u64; LINKS_MAX],
 }
 
 impl Flow {
@@ -36,8 +39,10 @@ impl Flow {
             go_first();
             let mut samples = Vec::new();
             while !seen.load(Ordering::Relaxed) {
-                let bytes = lab.received_bytes_of(host)?.iter().sum();
-                samples.push(Sample { at: Instant::now(), bytes });
+                let mut by_link = [0; LINKS_MAX];
+                by_link.iter_mut().zip(lab.received_bytes_of(host)?).for_each(|(to, n)| *to = n);
+                let bytes = by_link.iter().sum();
+                samples.push(Sample { at: Instant::now(), bytes, by_link });
                 std::thread::park_timeout(INTERVAL);
             }
             Ok(samples)
@@ -88,14 +93,52 @@ pub fn longest_gap(samples: &[Sample], from: Instant, to: Instant) -> Duration {
     }
 }
 
+/// The bytes of each `step` from `start` on, of which `bytes` returns the sum until a sample.
+pub fn steps(
+    samples: &[Sample],
+    start: Instant,
+    step: Duration,
+    bytes: impl Fn(&Sample) -> u64,
+) -> Vec<u64> {
+    let mut values = Vec::new();
+    let mut before = samples.first().map_or(0, &bytes);
+    for sample in samples {
+        let since = sample.at.saturating_duration_since(start);
+        let number = (since.as_micros() / step.as_micros()) as usize;
+        if values.len() <= number {
+            values.resize(number + 1, 0);
+        }
+        values[number] += bytes(sample).saturating_sub(before);
+        before = bytes(sample);
+    }
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What was received until so many milliseconds, all of it over the second link.
+    fn sample(start: Instant, ms: u64, bytes: u64) -> Sample {
+        let mut by_link = [0; LINKS_MAX];
+        by_link[1] = bytes;
+        Sample { at: start + Duration::from_millis(ms), bytes, by_link }
+    }
+
+    #[test]
+    fn bytes_are_counted_in_the_step_in_which_they_came() {
+        let (start, step) = (Instant::now(), Duration::from_millis(20));
+        let at = |ms, bytes| sample(start, ms, bytes);
+        let samples = [at(0, 100), at(10, 130), at(19, 150), at(45, 155)];
+        assert_eq!(steps(&samples, start, step, |sample| sample.bytes), [50, 0, 5]);
+        assert_eq!(steps(&samples, start, step, |sample| sample.by_link[1]), [50, 0, 5]);
+        assert_eq!(steps(&samples, start, step, |sample| sample.by_link[0]), [0, 0, 0]);
+    }
+
     #[test]
     fn the_longest_gap_is_between_samples_with_traffic() {
         let start = Instant::now();
-        let at = |ms: u64, bytes: u64| Sample { at: start + Duration::from_millis(ms), bytes };
+        let at = |ms, bytes| sample(start, ms, bytes);
         let traffic = TRAFFIC_LEAST;
         // Traffic, then 40 ms with only a few bytes of probes, then traffic again.
         let samples = [

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// The longest time that `polypath status` may take. It waits for processes that do not answer.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
+/// The most links of a lab.
+pub const LINKS_MAX: usize = 9;
+
 /// The way in which the hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
@@ -86,7 +89,7 @@ impl Lab {
     /// # Errors
     /// If the system does not allow namespaces, or `ip` or `bridge` fail.
     pub fn with(options: Options) -> Result<Self, Error> {
-        assert!((1..=9).contains(&options.links), "1 to 9 links");
+        assert!((1..=LINKS_MAX).contains(&options.links), "1 to {LINKS_MAX} links");
         let switch = Namespace::new(None)?;
         let host = |number| {
             let namespace = Namespace::new(Some(&switch))?;
@@ -379,6 +382,23 @@ impl Host {
     /// Those of [`Host::status`].
     pub fn queue_pairs(&self) -> Result<Vec<serde_json::Value>, Error> {
         self.of_processes("qps")
+    }
+
+    /// The number of paths of all its processes that live.
+    pub fn live_paths(&self) -> usize {
+        // A status that does not come in time says nothing: whoever asks asks again.
+        let live = |path: &&serde_json::Value| {
+            path["state"] == "active" || path["state"] == "standby"
+        };
+        self.paths().unwrap_or_default().iter().filter(live).count()
+    }
+
+    /// Whether every connected queue pair of its processes has an alternate path that it can migrate to, and
+    /// there is one.
+    pub fn is_armed(&self) -> bool {
+        let mut qps = self.queue_pairs().unwrap_or_default();
+        qps.retain(|qp| qp["state"] == "RTS");
+        !qps.is_empty() && qps.iter().all(|qp| qp["migration"]["state"] == "ARMED")
     }
 
     fn of_processes(&self, list: &str) -> Result<Vec<serde_json::Value>, Error> {

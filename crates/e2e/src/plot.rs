@@ -8,15 +8,24 @@ const HEIGHT: f64 = 220.0;
 const MARGINS: [f64; 4] = [48.0, 34.0, 12.0, 34.0];
 /// Colours that are told apart on white and by people who do not see all of them (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
+/// The colour of a curve that has parts, which have the others.
+const SUM: &str = "#000000";
+
+/// The space for the name of a part.
+const LEGEND: f64 = 52.0;
 
 /// One line of a plot.
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// What it is of.
     pub name: String,
-    /// The value of each step, of any unit: it is drawn relative to the median of the curve's values in the
-    /// steps before the first event.
+    /// The value of each step, of any unit.
     pub values: Vec<u64>,
+    /// What these values are the sum of: each part's name and values.
+    pub parts: Vec<(String, Vec<u64>)>,
+    /// The value that is drawn as 1. If `None`, it is the median of the values in the steps before the first
+    /// event.
+    pub whole: Option<u64>,
     /// The steps at which something happened, with a word for it.
     pub events: Vec<(f64, String)>,
 }
@@ -33,7 +42,7 @@ pub fn svg(title: &str, step: f64, curves: &[Curve]) -> String {
     );
     let steps = curves.iter().map(|curve| curve.values.len()).max().unwrap_or(1).max(2);
     for (number, curve) in curves.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
+        let colour = if curve.parts.is_empty() { COLOURS[number % COLOURS.len()] } else { SUM };
         draw(&mut text, curve, steps, step, HEIGHT * number as f64, colour);
     }
     text + "</svg>\n"
@@ -42,7 +51,7 @@ pub fn svg(title: &str, step: f64, curves: &[Curve]) -> String {
 fn draw(text: &mut String, curve: &Curve, steps: usize, step: f64, top: f64, colour: &str) {
     let [left, above, right, below] = MARGINS;
     let (width, height) = (WIDTH - left - right, HEIGHT - above - below);
-    let whole = usual(curve).max(1);
+    let whole = curve.whole.unwrap_or_else(|| usual(curve)).max(1);
     // One and a half of what is usual has room.
     let most = 1.5;
     let x = |at: f64| left + width * at / (steps - 1) as f64;
@@ -83,14 +92,34 @@ fn draw(text: &mut String, curve: &Curve, steps: usize, step: f64, top: f64, col
         )
         .ok();
     }
-    let mut line = String::new();
-    for (number, value) in curve.values.iter().enumerate() {
-        let verb = if number == 0 { 'M' } else { 'L' };
-        let height = y(*value as f64 / whole as f64);
-        write!(line, "{verb}{:.1} {height:.1}", x(number as f64)).ok();
-    }
-    writeln!(text, "<path d=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>")
+    let mut trace = |values: &[u64], colour: &str, stroke: f64| {
+        let mut line = String::new();
+        for (number, value) in values.iter().enumerate() {
+            let verb = if number == 0 { 'M' } else { 'L' };
+            let height = y(*value as f64 / whole as f64);
+            write!(line, "{verb}{:.1} {height:.1}", x(number as f64)).ok();
+        }
+        writeln!(
+            text,
+            "<path d=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{stroke}\"/>"
+        )
         .ok();
+    };
+    for ((_, values), colour) in curve.parts.iter().zip(COLOURS.iter().cycle()) {
+        trace(values, colour, 1.0);
+    }
+    trace(&curve.values, colour, 1.5);
+    for (number, (name, _)) in curve.parts.iter().enumerate() {
+        let at = WIDTH - right - LEGEND * (curve.parts.len() - number) as f64;
+        writeln!(
+            text,
+            "<text x=\"{at}\" y=\"{}\" fill=\"{}\">{}</text>",
+            top + 14.0,
+            COLOURS[number % COLOURS.len()],
+            escaped(name)
+        )
+        .ok();
+    }
 }
 
 /// The median before the first event.
@@ -115,15 +144,38 @@ mod tests {
         let curve = Curve {
             name: "a<b".to_owned(),
             values: vec![9, 10, 11, 0, 0, 20],
+            parts: Vec::new(),
+            whole: None,
             events: vec![(4.5, "back".to_owned()), (3.0, "cut".to_owned())],
         };
         assert_eq!(usual(&curve), 10, "of 9 and 10, which ended before step 3");
-        let text = svg("t", 1.0, &[curve]);
+        let text = svg("t", 1.0, &[curve.clone()]);
         assert!(
             text.contains("a&lt;b") && text.contains(">cut<") && text.contains(">5 s<"),
             "{text}"
         );
-        let quiet = Curve { name: String::new(), values: Vec::new(), events: Vec::new() };
+        let quiet = Curve { values: Vec::new(), events: Vec::new(), ..curve };
         assert!(svg("t", 1.0, &[quiet]).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn parts_are_drawn_on_the_scale_of_their_sum() {
+        let part = |name: &str, values: &[u64]| (name.to_owned(), values.to_vec());
+        let curve = Curve {
+            name: "sum".to_owned(),
+            values: vec![4, 4],
+            parts: vec![part("first", &[4, 2]), part("second", &[0, 2])],
+            whole: Some(4),
+            events: Vec::new(),
+        };
+        let text = svg("t", 1.0, &[curve]);
+        // 1 is two thirds of the height above the axis.
+        let [left, above, right, below] = MARGINS;
+        let y = |value: f64| above + (HEIGHT - above - below) * (1.0 - value / 1.5);
+        let line = |from, to| format!("M{left:.1} {:.1}L{:.1} {:.1}", y(from), WIDTH - right, y(to));
+        for (from, to) in [(1.0, 1.0), (1.0, 0.5), (0.0, 0.5)] {
+            assert!(text.contains(&line(from, to)), "{from} to {to}: {text}");
+        }
+        assert!(text.contains(">first<") && text.contains(">second<"), "{text}");
     }
 }

@@ -2,9 +2,9 @@
 //! everything is freed when it is destroyed or its process is killed. The programs are C programs with
 //! unmodified verbs.
 
-use polypath_e2e::{Error, Finished, Host, Lab, Options, Running, compile_c, until};
+use polypath_e2e::{Error, Finished, Host, Lab, Options, Running, compile_c, pass, until};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The limit for programs that do a lot on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -194,6 +194,57 @@ fn storm_server_on(lab: &Lab, host: usize, mode: &str, port: &str) -> Result<Run
     let server = lab.host(host).verbs(words).device(ROCE).spawn()?;
     server.wait_line("listening", LIMIT)?;
     Ok(server)
+}
+
+/// Queue pairs between two processes over four paths, which do nothing.
+const CROWD: i64 = 1000;
+/// For which time their packets are counted.
+const COUNTED: Duration = Duration::from_secs(5);
+
+/// The packets of path management that the processes of a host have sent.
+fn control_sent(host: &Host) -> Result<u64, Error> {
+    let status = host.status()?;
+    let processes = status["processes"].as_array().into_iter().flatten();
+    let lanes = processes.filter_map(|process| process["lanes"].as_array()).flatten();
+    Ok(lanes.filter_map(|lane| lane["control_sent"].as_u64()).sum())
+}
+
+/// Paths belong to two processes and not to their queue pairs, so a thousand of these that do nothing cost
+/// memory, and no packets beyond those of one.
+#[test]
+fn a_thousand_idle_queue_pairs_over_four_paths_take_little_memory_and_the_probes_of_one()
+-> Result<(), Error> {
+    let links = 4;
+    let lab = Lab::with(Options { links, ..Options::default() })?;
+    let (program, count) = (program("crowd.c")?, CROWD.to_string());
+    let server = lab.host(0).verbs([&program, "serve", "7000", &count]).device(Some("mp")).spawn()?;
+    server.wait_line("listening", LIMIT)?;
+    let words = [&program, "connect", &lab.host(0).ipv4(0), "7000", &count];
+    let client = lab.host(1).verbs(words).device(Some("mp")).spawn()?;
+    for (end, number_of_host) in [(&client, 1), (&server, 0)] {
+        end.wait_line("resident-after", LIMIT)?;
+        let text = end.text();
+        let grown = number(&text, "resident-after")? - number(&text, "resident-before")?;
+        eprintln!("host {number_of_host}: {grown} KiB for {CROWD} queue pairs");
+        // What the core, the library and librdmacm have of a connected queue pair.
+        assert!(grown <= 16 * CROWD, "{grown} KiB for {CROWD} queue pairs:\n{text}");
+        until("all paths", LIMIT, || {
+            end.expect_alive()?;
+            Ok((lab.host(number_of_host).live_paths() >= links).then_some(()))
+        })?;
+    }
+    let hosts = [lab.host(0), lab.host(1)];
+    let (before, start) = ([control_sent(hosts[0])?, control_sent(hosts[1])?], Instant::now());
+    pass(COUNTED);
+    for (host, before) in hosts.into_iter().zip(before) {
+        let (sent, seconds) = (control_sent(host)? - before, start.elapsed().as_secs_f64());
+        let rate = sent as f64 / seconds;
+        eprintln!("{rate:.1} packets of path management a second");
+        // Probes and answers of four paths. A queue pair that had its own would add as many.
+        assert!(sent > 0 && rate <= 16.0 * links as f64, "{rate} a second");
+    }
+    kill(client)?;
+    kill(server)
 }
 
 /// So often may the brokers need more memory than before, until it counts as a leak.

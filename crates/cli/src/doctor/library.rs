@@ -11,14 +11,26 @@ const SYSTEM: [(&str, &str); 2] =
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![own_library()];
-    findings.extend(SYSTEM.map(|(name, package)| match find(name) {
-        Some(path) => Finding::ok(format!("system library: {}{}", path.display(), version(&path))),
-        None => Finding::error(
+    findings.extend(SYSTEM.map(|(name, package)| match (find(name), loads(name)) {
+        (Some(path), _) => {
+            Finding::ok(format!("system library: {}{}", path.display(), version(&path)))
+        }
+        (None, true) => Finding::ok(format!("system library: {name}, where only the loader finds it")),
+        (None, false) => Finding::error(
             format!("{name} is not installed: programs that use it can't start"),
             format!("apt-get install {package}"),
         ),
     }));
     findings
+}
+
+/// Whether the loader finds a library, in whatever directory it is. This command is the trial, because it is
+/// linked dynamically, which not every `true` is.
+fn loads(name: &str) -> bool {
+    let trial = std::env::current_exe()
+        .and_then(|own| Command::new(own).arg("--version").env("LD_PRELOAD", name).output());
+    // The loader says on standard error what it does not find, and continues without it.
+    trial.is_ok_and(|output| output.status.success() && output.stderr.is_empty())
 }
 
 /// Whether Polypath's library can be found and loaded.
@@ -51,7 +63,9 @@ fn own_library() -> Finding {
 
 fn find(name: &str) -> Option<PathBuf> {
     let multiarch = concat!("/usr/lib/", env!("POLYPATH_MULTIARCH"));
-    ["/usr/local/lib", multiarch, "/usr/lib64", "/usr/lib", "/lib"]
+    // Where /lib is no link to /usr/lib.
+    let former = concat!("/lib/", env!("POLYPATH_MULTIARCH"));
+    ["/usr/local/lib", multiarch, former, "/usr/lib64", "/lib64", "/usr/lib", "/lib"]
         .iter()
         .map(|directory| Path::new(directory).join(name))
         .find(|path| path.exists())
@@ -62,4 +76,15 @@ fn version(path: &Path) -> String {
     let Ok(real) = path.canonicalize() else { return String::new() };
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     name.split_once(".so.").map_or_else(String::new, |(_, version)| format!(", version {version}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_where_the_loader_finds_it() {
+        assert!(find("libc.so.6").is_some(), "in one of the directories");
+        assert_eq!(find("libpolypath-none.so.1"), None);
+    }
 }

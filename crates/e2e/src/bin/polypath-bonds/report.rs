@@ -118,6 +118,8 @@ pub(crate) fn plot(figures: &[Figures], mode: Mode) -> String {
             Curve {
                 name,
                 values: seen.bins.clone(),
+                parts: Vec::new(),
+                whole: None,
                 events: events.into_iter().flatten().collect(),
             }
         })

@@ -1,9 +1,9 @@
 //! The runs behind the cells of the table, one function for each column.
 
-use crate::systems::{LIMIT, Meeting, System, Transfer, WRITE, Words, received, start};
+use crate::systems::{LIMIT, Over, System, received, start};
 use polypath_e2e::{
-    Curve, Direction, End, Error, Fabric, Flow, Host, Lab, Options, Sample, longest_gap, pass,
-    until,
+    Curve, Direction, End, Error, Fabric, Flow, Host, Lab, Meeting, Options, Words, longest_gap,
+    pass, steps, until,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,12 +41,12 @@ fn hosts(lab: &Lab) -> [&Host; 2] {
     [lab.host(0), lab.host(1)]
 }
 
-fn begin(system: System, lab: &Lab, links: usize, words: Words) -> Result<Transfer, Error> {
+fn begin(system: System, lab: &Lab, links: usize, words: Words) -> Result<Over, Error> {
     start(system, hosts(lab), links, false, words, || received(lab))
 }
 
 /// The link by which host 0 receives the most at present.
-fn busiest(lab: &Lab, transfer: &Transfer) -> Result<usize, Error> {
+fn busiest(lab: &Lab, transfer: &Over) -> Result<usize, Error> {
     let before = lab.received_bytes_of(0)?;
     until("traffic on some link", LIMIT, || {
         transfer.expect_alive()?;
@@ -60,7 +60,7 @@ fn busiest(lab: &Lab, transfer: &Transfer) -> Result<usize, Error> {
 /// The median time in milliseconds for which traffic stands still when the path in use fails.
 pub(crate) fn blackout(system: System, failure: Failure) -> Result<f64, Error> {
     let lab = Arc::new(Lab::new()?);
-    let transfer = begin(system, &lab, 2, WRITE)?;
+    let transfer = begin(system, &lab, 2, Words::WRITE)?;
     let mut gaps = Vec::new();
     for _ in 0..CUTS {
         transfer.wait_ready(hosts(&lab))?;
@@ -93,7 +93,7 @@ pub(crate) fn aggregation(system: System) -> Result<f64, Error> {
             );
             lab.host(1).tool("tc", &["-batch", "-"], &limit)?;
         }
-        let transfer = begin(system, &lab, links, WRITE)?;
+        let transfer = begin(system, &lab, links, Words::WRITE)?;
         if links > 1 {
             transfer.wait_ready(hosts(&lab))?;
         }
@@ -114,7 +114,7 @@ const PROGRAMS: [Words; 6] = [
         client: "rping -c -a {server} -V -S 9000",
         meeting: Meeting::Manager(7174),
     },
-    WRITE,
+    Words::WRITE,
     Words {
         server: "ib_atomic_bw -R --run_infinitely",
         client: "ib_atomic_bw -R --run_infinitely {server}",
@@ -156,7 +156,7 @@ pub(crate) fn agnostic(system: System) -> Result<(usize, usize), Error> {
 }
 
 /// Whether `moved` becomes true while the program runs, and soon enough.
-fn goes_on(transfer: &Transfer, moved: impl Fn() -> Result<bool, Error>) -> Result<bool, Error> {
+fn goes_on(transfer: &Over, moved: impl Fn() -> Result<bool, Error>) -> Result<bool, Error> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         if moved()? {
@@ -176,7 +176,7 @@ pub(crate) fn routed(system: System) -> Result<Option<f64>, Error> {
     let fabric = Fabric::new(4)?;
     let sum = || Ok(fabric.carried()?.iter().sum::<u64>());
     let ends = [fabric.host(0), fabric.host(1)];
-    let transfer = start(system, ends, 1, true, WRITE, sum)?;
+    let transfer = start(system, ends, 1, true, Words::WRITE, sum)?;
     if system != System::Apm {
         transfer.wait_ready(ends)?;
     }
@@ -209,7 +209,7 @@ pub(crate) fn routed(system: System) -> Result<Option<f64>, Error> {
 /// as a device that is unplugged, unless it is for ever.
 pub(crate) fn unplugged(system: System) -> Result<Option<f64>, Error> {
     let lab = Arc::new(Lab::new()?);
-    let transfer = begin(system, &lab, 2, WRITE)?;
+    let transfer = begin(system, &lab, 2, Words::WRITE)?;
     transfer.wait_ready(hosts(&lab))?;
     let link = busiest(&lab, &transfer)?;
     gap_after(&lab, &transfer, || {
@@ -224,7 +224,7 @@ pub(crate) fn migration(system: System) -> Result<Option<f64>, Error> {
     let route = "route add 10.77.0.0/16 dev eth0\n";
     lab.host(0).tool("ip", &["-batch", "-"], route)?;
     lab.host(1).tool("ip", &["-batch", "-"], route)?;
-    let transfer = begin(system, &lab, 1, WRITE)?;
+    let transfer = begin(system, &lab, 1, Words::WRITE)?;
     gap_after(&lab, &transfer, || {
         let commands = "addr flush dev eth0\naddr add 10.77.1.2/24 dev eth0\n\
              route replace 10.77.0.0/16 dev eth0\nroute replace 10.0.0.0/24 dev eth0\n";
@@ -236,7 +236,7 @@ pub(crate) fn migration(system: System) -> Result<Option<f64>, Error> {
 /// comes any more.
 fn gap_after(
     lab: &Arc<Lab>,
-    transfer: &Transfer,
+    transfer: &Over,
     act: impl Fn() -> Result<(), Error>,
 ) -> Result<Option<f64>, Error> {
     let flow = Flow::watch(lab, 0);
@@ -258,7 +258,7 @@ fn gap_after(
 /// What host 0 receives while the link that carries the most falls silent and is mended again.
 pub(crate) fn curve(system: System) -> Result<Curve, Error> {
     let lab = Arc::new(Lab::new()?);
-    let transfer = begin(system, &lab, 2, WRITE)?;
+    let transfer = begin(system, &lab, 2, Words::WRITE)?;
     transfer.wait_ready(hosts(&lab))?;
     let link = busiest(&lab, &transfer)?;
     let flow = Flow::watch(&lab, 0);
@@ -274,7 +274,9 @@ pub(crate) fn curve(system: System) -> Result<Curve, Error> {
     let step = |at: Instant| (at - start).as_secs_f64() / STEP.as_secs_f64();
     Ok(Curve {
         name: format!("{}: one link falls silent", system.name()),
-        values: steps(&samples, start),
+        values: steps(&samples, start, STEP, |sample| sample.bytes),
+        parts: Vec::new(),
+        whole: None,
         events: vec![(step(cut), "silent".to_owned()), (step(healed), "mended".to_owned())],
     })
 }
@@ -282,33 +284,4 @@ pub(crate) fn curve(system: System) -> Result<Curve, Error> {
 /// The time between two values of a curve, in seconds.
 pub(crate) fn step_seconds() -> f64 {
     STEP.as_secs_f64()
-}
-
-/// The bytes of each step.
-fn steps(samples: &[Sample], start: Instant) -> Vec<u64> {
-    let mut values = Vec::new();
-    let mut before = samples.first().map_or(0, |sample| sample.bytes);
-    for sample in samples {
-        let step =
-            (sample.at.saturating_duration_since(start).as_micros() / STEP.as_micros()) as usize;
-        if values.len() <= step {
-            values.resize(step + 1, 0);
-        }
-        values[step] += sample.bytes.saturating_sub(before);
-        before = sample.bytes;
-    }
-    values
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_counted_in_the_step_in_which_they_came() {
-        let start = Instant::now();
-        let at = |ms, bytes| Sample { at: start + Duration::from_millis(ms), bytes };
-        let values = steps(&[at(0, 100), at(10, 130), at(19, 150), at(45, 155)], start);
-        assert_eq!(values, [50, 0, 5]);
-    }
 }

@@ -1,15 +1,10 @@
 //! The systems that are compared, and a transfer over one of them.
 
-use polypath_e2e::{Error, Host, Lab, Running, until};
-use serde_json::Value;
+use polypath_e2e::{Error, Host, Lab, Transfer, Words, until};
 use std::time::Duration;
 
 /// The time for programs to start and for paths to be ready, by far.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// How often a program is started that is rejected: perftest's client connects twice, and its server listens
-/// anew in between.
-const ATTEMPTS: usize = 5;
-
 /// One of the systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum System {
@@ -53,52 +48,19 @@ impl System {
 
     /// Whether a host's connections can lose a path now: they have another one.
     fn is_ready(self, host: &Host) -> bool {
-        // A status that does not come in time says nothing: whoever asks asks again.
         match self {
-            Self::Apm => {
-                let mut qps = host.queue_pairs().unwrap_or_default();
-                qps.retain(|qp| qp["state"] == "RTS");
-                !qps.is_empty() && qps.iter().all(|qp| qp["migration"]["state"] == "ARMED")
-            }
-            Self::Bond | Self::Mp => {
-                let live = |path: &&Value| path["state"] == "active" || path["state"] == "standby";
-                host.paths().unwrap_or_default().iter().filter(live).count() >= 2
-            }
+            Self::Apm => host.is_armed(),
+            Self::Bond | Self::Mp => host.live_paths() >= 2,
         }
     }
 }
 
-/// A program at both ends.
+/// A transfer over one of the systems.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct Over {
     pub(crate) system: System,
-    pub(crate) server: Running,
-    pub(crate) client: Running,
+    pub(crate) transfer: Transfer,
 }
-
-/// How a program's ends find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meeting {
-    /// By rdma_cm, on this port.
-    Manager(u16),
-    /// By a TCP connection, on this port.
-    ByHand(u16),
-}
-
-/// A program that runs until it is killed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Words {
-    pub(crate) server: &'static str,
-    pub(crate) client: &'static str,
-    pub(crate) meeting: Meeting,
-}
-
-/// The program that is measured.
-pub(crate) const WRITE: Words = Words {
-    server: "ib_write_bw -R --run_infinitely",
-    client: "ib_write_bw -R --run_infinitely {server}",
-    meeting: Meeting::Manager(18515),
-};
 
 /// Starts a program between two hosts with so many links, and waits until it transfers, which `moved` says.
 pub(crate) fn start(
@@ -108,32 +70,13 @@ pub(crate) fn start(
     ports: bool,
     words: Words,
     moved: impl Fn() -> Result<u64, Error>,
-) -> Result<Transfer, Error> {
+) -> Result<Over, Error> {
     let (name, value) = system.setting(ports);
     let run = |host: &Host, line: &str| {
-        let line = line.replace("{server}", &hosts[0].ipv4(0));
         let program = host.verbs(line.split_whitespace()).device(Some(system.device(links)));
         program.env(name, value).spawn()
     };
-    for _ in 0..ATTEMPTS {
-        let server = run(hosts[0], words.server)?;
-        match words.meeting {
-            Meeting::Manager(port) => hosts[0].wait_cm_listen(&server, port, LIMIT)?,
-            Meeting::ByHand(port) => server.wait_tcp_listen(port, LIMIT)?,
-        }
-        let client = run(hosts[1], words.client)?;
-        let before = moved()?;
-        let transfers = until("a transfer", LIMIT, || {
-            client.expect_alive()?;
-            Ok((moved()? > before + (1 << 20)).then_some(()))
-        });
-        match transfers {
-            Err(_) if client.text().contains("REJECTED") => {}
-            Err(error) => return Err(error),
-            Ok(()) => return Ok(Transfer { system, server, client }),
-        }
-    }
-    Err(Error::Missing(format!("the client of {words:?} was rejected {ATTEMPTS} times")))
+    Ok(Over { system, transfer: Transfer::start(hosts, words, run, moved)? })
 }
 
 /// All bytes that both hosts of a lab have received.
@@ -141,11 +84,10 @@ pub(crate) fn received(lab: &Lab) -> Result<u64, Error> {
     Ok(lab.received_bytes()?.iter().flatten().sum())
 }
 
-impl Transfer {
+impl Over {
     /// Fails if an end has ended.
     pub(crate) fn expect_alive(&self) -> Result<(), Error> {
-        self.server.expect_alive()?;
-        self.client.expect_alive()
+        self.transfer.expect_alive()
     }
 
     /// Waits until both hosts can lose a path.
