@@ -387,9 +387,8 @@ impl Host {
     /// The number of paths of all its processes that live.
     pub fn live_paths(&self) -> usize {
         // A status that does not come in time says nothing: whoever asks asks again.
-        let live = |path: &&serde_json::Value| {
-            path["state"] == "active" || path["state"] == "standby"
-        };
+        let live =
+            |path: &&serde_json::Value| path["state"] == "active" || path["state"] == "standby";
         self.paths().unwrap_or_default().iter().filter(live).count()
     }
 

@@ -172,7 +172,8 @@ mod tests {
         // 1 is two thirds of the height above the axis.
         let [left, above, right, below] = MARGINS;
         let y = |value: f64| above + (HEIGHT - above - below) * (1.0 - value / 1.5);
-        let line = |from, to| format!("M{left:.1} {:.1}L{:.1} {:.1}", y(from), WIDTH - right, y(to));
+        let line =
+            |from, to| format!("M{left:.1} {:.1}L{:.1} {:.1}", y(from), WIDTH - right, y(to));
         for (from, to) in [(1.0, 1.0), (1.0, 0.5), (0.0, 0.5)] {
             assert!(text.contains(&line(from, to)), "{from} to {to}: {text}");
         }

@@ -217,7 +217,8 @@ fn a_thousand_idle_queue_pairs_over_four_paths_take_little_memory_and_the_probes
     let links = 4;
     let lab = Lab::with(Options { links, ..Options::default() })?;
     let (program, count) = (program("crowd.c")?, CROWD.to_string());
-    let server = lab.host(0).verbs([&program, "serve", "7000", &count]).device(Some("mp")).spawn()?;
+    let server =
+        lab.host(0).verbs([&program, "serve", "7000", &count]).device(Some("mp")).spawn()?;
     server.wait_line("listening", LIMIT)?;
     let words = [&program, "connect", &lab.host(0).ipv4(0), "7000", &count];
     let client = lab.host(1).verbs(words).device(Some("mp")).spawn()?;

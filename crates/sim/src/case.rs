@@ -268,6 +268,11 @@ impl PairPlan {
 }
 
 impl Op {
+    /// Whether it writes to memory where the order of data does not matter.
+    pub fn is_relaxed(&self) -> bool {
+        self.kind.is_write() && self.fill >> 44 & 1 == 1
+    }
+
     /// XRC: the number of the shared receive queue that it is for.
     pub fn queue(&self) -> u32 {
         SRQNS[(self.fill >> 40 & 1) as usize]

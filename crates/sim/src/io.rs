@@ -23,6 +23,8 @@ pub const KEY: u32 = 0x1234_5678;
 pub const READ_KEY: u32 = 0x1234_5601;
 /// The remote key of all of a host's memory for WRITEs only.
 pub const WRITE_KEY: u32 = 0x1234_5602;
+/// The remote key of all of a host's memory for WRITEs only, which may go there in any order.
+pub const RELAXED_KEY: u32 = 0x1234_5603;
 /// A key that is never valid.
 pub const NO_KEY: u32 = 0x6666_6666;
 /// The Q_Key of all UD queue pairs.
@@ -329,6 +331,7 @@ impl Memory for QpMemory<'_> {
             _ if self.io.windows.get(&rkey) == Some(&(pd, qpn)) => all,
             READ_KEY => Access::REMOTE_READ,
             WRITE_KEY => Access::REMOTE_WRITE,
+            RELAXED_KEY => Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
             _ => return Err(Fault::Key),
         };
         let segment = FlatSegment::within(&self.io.memory, access.va, access.len)?;

@@ -94,7 +94,7 @@ pub use datagram::{Datagram, address, other_address};
 pub use faults::{Change, Fault, When};
 pub use host::{HostPlan, SimHost};
 pub use hunt::{Hunt, Subject};
-pub use io::{Effect, Io, KEY, NO_KEY, PD, PlantedFault, READ_KEY, SRQNS, WRITE_KEY};
+pub use io::{Effect, Io, KEY, NO_KEY, PD, PlantedFault, READ_KEY, RELAXED_KEY, SRQNS, WRITE_KEY};
 pub use judge::Breach;
 pub use link::Network;
 pub use link_faults::{Bursts, Holes, LinkFaults, LinkPlan};

@@ -403,6 +403,10 @@ counters! {
         /// Request packets that arrived before one of their predecessors.
         #[unit(Packets)]
         pub out_of_order: u64,
+        /// Request packets of these whose data went into memory before its turn, because the region has
+        /// `IBV_ACCESS_RELAXED_ORDERING`.
+        #[unit(Packets)]
+        pub placed_early: u64,
         /// Work requests that completed successfully.
         #[unit(Requests)]
         pub completions: u64,

@@ -15,7 +15,9 @@ pub(super) fn check() -> Vec<Finding> {
         (Some(path), _) => {
             Finding::ok(format!("system library: {}{}", path.display(), version(&path)))
         }
-        (None, true) => Finding::ok(format!("system library: {name}, where only the loader finds it")),
+        (None, true) => {
+            Finding::ok(format!("system library: {name}, where only the loader finds it"))
+        }
         (None, false) => Finding::error(
             format!("{name} is not installed: programs that use it can't start"),
             format!("apt-get install {package}"),

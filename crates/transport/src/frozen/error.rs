@@ -1,7 +1,7 @@
 //! Why bytes can't be thawed.
 
 /// The version of the bytes that [`QueuePair::freeze`](crate::QueuePair::freeze) returns.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Why bytes are not a frozen queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ type Result<T> = core::result::Result<T, ThawError>;
 /// The most elements of a scatter/gather list, on any device.
 const SGES_MAX: usize = 1 << 10;
 /// The most bytes of inline data, and of a packet's payload.
-const PAYLOAD_MAX: usize = 1 << 16;
+pub(crate) const PAYLOAD_MAX: usize = 1 << 16;
 /// The most work requests of a queue, on any device.
 const DEPTH_MAX: u32 = 1 << 24;
 

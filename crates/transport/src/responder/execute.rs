@@ -8,6 +8,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
 
 use super::answer::{JOBS_MAX, Job, ReadJob, Reply};
+use super::early::Data;
 use super::resources::Resource;
 use super::{Outcome, Refusal, Responder};
 use crate::cause::Cause;
@@ -81,7 +82,7 @@ impl Responder {
         &mut self,
         core: &mut Core,
         headers: &Headers,
-        payload: &[u8],
+        data: Data<'_>,
         reply: Reply,
         host: &mut H,
     ) -> Outcome {
@@ -92,17 +93,17 @@ impl Responder {
         }
         let opcode = headers.bth.opcode.base();
         let under_way = self.message.map(|m| matches!(m.kind, InboundKind::Send));
-        if let Err(why) = check_packet(opcode, under_way, payload.len(), core.attr.path_mtu) {
+        if let Err(why) = check_packet(opcode, under_way, data.len(), core.attr.path_mtu) {
             return Outcome::Refused(Refusal::invalid(why));
         }
         let done = if opcode.is_send() {
-            self.send(core, opcode, headers, payload, host)
+            self.send(core, opcode, headers, data.bytes(), host)
         } else if opcode.is_write() {
-            self.write(core, opcode, headers, payload, host)
+            self.write(core, opcode, headers, data, host)
         } else if opcode.is_read_request() {
             self.read(core, headers, reply, host)
         } else if opcode.is_atomic_write() {
-            self.atomic_write(core, headers, payload, reply, host)
+            self.atomic_write(core, headers, data.bytes(), reply, host)
         } else if opcode.is_flush() {
             self.flush_memory(core, headers, reply, host)
         } else {
@@ -190,7 +191,7 @@ impl Responder {
         core: &mut Core,
         opcode: Opcode,
         headers: &Headers,
-        payload: &[u8],
+        data: Data<'_>,
         host: &mut H,
     ) -> Result<Outcome, Refusal> {
         let (reth, received) = match self.message {
@@ -201,28 +202,33 @@ impl Responder {
                 (reth, 0)
             }
         };
-        let end = u64::from(received) + payload.len() as u64;
+        let end = u64::from(received) + data.len() as u64;
         let len = u64::from(reth.len);
         if end > len || (opcode.ends_message() && end != len) {
             return Err(Refusal::invalid(BadRequest::WriteLength));
+        }
+        if matches!(data, Data::Placed(placed) if placed.at != received) {
+            return Err(Refusal::invalid(BadRequest::OperationChanged));
         }
         // A missing receive is detected before memory is touched, so that the packet may come
         // again.
         if headers.imm.is_some() && !self.rq.begin(core, host) {
             return Ok(Outcome::NotReady);
         }
-        if !payload.is_empty() {
+        if data.len() > 0 {
             // Checked anew for each packet, because the region may have gone while the message was
             // arriving.
             let va = reth.va.wrapping_add(u64::from(received));
-            let part = Reth { va, len: payload.len() as u32, ..reth };
+            let part = Reth { va, len: data.len() as u32, ..reth };
             let segment = host
                 .resolve_remote(&core.remote(core.peer_pd, &part, Access::REMOTE_WRITE))
                 .map_err(|_| Refusal::access(BadRequest::WriteRegionGone))?;
-            if !self.resources.admit(core, &self.jobs, segment, host) {
-                return Ok(Outcome::Wait);
+            if let Data::Here(payload) = data {
+                if !self.resources.admit(core, &self.jobs, segment, host) {
+                    return Ok(Outcome::Wait);
+                }
+                host.store(segment, payload).map_err(refused)?;
             }
-            host.store(segment, payload).map_err(refused)?;
         }
         if !opcode.ends_message() {
             self.message = Some(Inbound { kind: InboundKind::Write(reth), received: end as u32 });

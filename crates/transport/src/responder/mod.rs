@@ -8,6 +8,7 @@
 
 mod answer;
 mod check;
+mod early;
 pub(crate) mod execute;
 mod frozen;
 mod reorder;
@@ -27,6 +28,7 @@ use crate::explanation::{BadRequest, What};
 use crate::host::Host;
 use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
+use early::Data;
 use execute::Inbound;
 use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcOpcode, WcStatus};
 pub(crate) use reorder::REORDER_LIMIT;
@@ -207,7 +209,8 @@ impl Responder {
         let ahead = packet.headers.bth.psn.diff(self.epsn());
         if ahead == 0 {
             let reply = Reply::to(&packet.headers, from);
-            if self.take(core, &packet.headers, packet.payload, from, None, host) {
+            let data = Data::Here(packet.payload);
+            if self.take(core, &packet.headers, data, from, None, host) {
                 self.drain(core, Some(reply), host);
             }
         } else if ahead < 0 {
@@ -225,14 +228,14 @@ impl Responder {
         &mut self,
         core: &mut Core,
         headers: &Headers,
-        payload: &[u8],
+        data: Data<'_>,
         from: PathId,
         came: Option<Reply>,
         host: &mut H,
     ) -> bool {
         let reply = Reply::to(headers, from);
         let came = came.unwrap_or(reply);
-        match self.execute(core, headers, payload, reply, host) {
+        match self.execute(core, headers, data, reply, host) {
             Outcome::Done(n) => {
                 self.next += u64::from(n);
                 self.complained = false;
@@ -254,7 +257,7 @@ impl Responder {
             }
             Outcome::Wait if reply.multipath => {
                 self.waiting = true;
-                self.reorder.offer(0, 1, headers, payload, from, host);
+                self.reorder.offer(0, 1, headers, data, from, host);
                 self.acknowledge(reply);
                 false
             }
@@ -281,7 +284,7 @@ impl Responder {
             return;
         }
         while let Some(early) = self.reorder.take() {
-            let done = self.take(core, &early.headers, &early.payload, early.from, came, host);
+            let done = self.take(core, &early.headers, early.data(), early.from, came, host);
             // A packet that found no receive is not kept: the peer has to know that it must send it
             // again.
             self.reorder.recycle(early, host);
@@ -406,8 +409,12 @@ impl Responder {
         }
         let limit = core.psns(REACH) as usize;
         let (headers, payload) = (&packet.headers, packet.payload);
-        match self.reorder.offer(ahead, limit, headers, payload, from, host) {
-            Offered::Kept => {}
+        let placed = (self.reorder.is_vacant(ahead, limit))
+            .then(|| self.place(core, ahead as u32, headers, payload, host))
+            .flatten();
+        let data = placed.map_or(Data::Here(payload), Data::Placed);
+        match self.reorder.offer(ahead, limit, headers, data, from, host) {
+            Offered::Kept => core.counters.placed_early += u64::from(placed.is_some()),
             Offered::Duplicate => count_duplicate(core, reply),
             Offered::Contradicts => core.counters.dropped_reorder += 2,
             Offered::TooFar | Offered::NoMemory => core.counters.dropped_reorder += 1,

@@ -12,6 +12,7 @@ use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
+use super::early::{Data, Placed};
 use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::EarlyRoom;
 use crate::ranges::{Range, Ranges};
@@ -31,11 +32,19 @@ const TOUCHED_MAX: usize = SackBlock::MAX;
 #[derive(Clone, Debug)]
 pub(super) struct Early {
     pub(super) headers: Headers,
-    pub(super) payload: Vec<u8>,
+    /// Empty if it is `placed`.
+    payload: Vec<u8>,
+    placed: Option<Placed>,
     pub(super) from: PathId,
 }
 
 impl Early {
+    /// Its payload, or where that is.
+    #[inline]
+    pub(super) fn data(&self) -> Data<'_> {
+        self.placed.map_or(Data::Here(&self.payload), Data::Placed)
+    }
+
     /// What it costs in [`EarlyRoom::reserve`].
     fn cost(len: usize) -> u32 {
         u32::try_from(len + EARLY_COST).unwrap_or(u32::MAX)
@@ -99,20 +108,26 @@ impl Reorder {
         self.waiting.as_ref().is_none_or(|w| w.count == 0)
     }
 
+    /// Whether no packet is here that is `ahead` (below `limit`) sequence numbers ahead of the expected one.
+    pub(super) fn is_vacant(&self, ahead: usize, limit: usize) -> bool {
+        let here = self.waiting.as_ref().and_then(|w| w.places.get(ahead)?.as_ref());
+        ahead < limit && here.is_none()
+    }
+
     /// Keeps a packet that is `ahead` (below `limit`) sequence numbers ahead of the expected one.
     pub(super) fn offer<R: EarlyRoom>(
         &mut self,
         ahead: usize,
         limit: usize,
         headers: &Headers,
-        payload: &[u8],
+        data: Data<'_>,
         from: PathId,
         room: &mut R,
     ) -> Offered {
         if ahead >= limit {
             return Offered::TooFar;
         }
-        self.waiting.get_or_insert_default().offer(ahead, headers, payload, from, room)
+        self.waiting.get_or_insert_default().offer(ahead, headers, data, from, room)
     }
 
     /// Takes the expected packet, if it is here.
@@ -181,6 +196,11 @@ impl Reorder {
             out.u32(packet.from.0);
             words::put_headers(out, &packet.headers);
             out.bytes(&packet.payload);
+            out.flag(packet.placed.is_some());
+            if let Some(Placed { at, len }) = packet.placed {
+                out.u32(at);
+                out.u32(len);
+            }
         }
     }
 
@@ -212,7 +232,16 @@ impl Reorder {
             let path = PathId(from.u32()?);
             let headers = words::headers(from)?;
             let payload = words::payload(from)?;
-            match self.offer(ahead, limit, &headers, payload, path, room) {
+            let data = match from.flag()? {
+                false => Data::Here(payload),
+                true => {
+                    from.ensure(payload.is_empty(), "a packet's payload is in two places")?;
+                    let at = from.u32()?;
+                    let len = from.at_most(words::PAYLOAD_MAX as u32, "a payload is too long")?;
+                    Data::Placed(Placed { at, len })
+                }
+            };
+            match self.offer(ahead, limit, &headers, data, path, room) {
                 Offered::Kept => {}
                 Offered::NoMemory => return Err(ThawError::NoMemory),
                 Offered::Duplicate | Offered::Contradicts => {
@@ -258,7 +287,7 @@ impl Waiting {
         &mut self,
         ahead: usize,
         headers: &Headers,
-        payload: &[u8],
+        data: Data<'_>,
         from: PathId,
         room: &mut R,
     ) -> Offered {
@@ -266,7 +295,7 @@ impl Waiting {
         if let Some(place) = self.places.get_mut(ahead)
             && let Some(early) = place
         {
-            if agree(&early.headers, headers) && early.payload.len() == payload.len() {
+            if agree(&early.headers, headers) && early.data().len() == data.len() {
                 return Offered::Duplicate;
             }
             // One of them is not from the peer, and nobody can tell which. A wrong guess must not
@@ -279,6 +308,11 @@ impl Waiting {
             }
             return Offered::Contradicts;
         }
+        let payload = data.bytes();
+        let placed = match data {
+            Data::Here(_) => None,
+            Data::Placed(placed) => Some(placed),
+        };
         let cost = Early::cost(payload.len());
         if !room.reserve(cost) {
             return Offered::NoMemory;
@@ -291,11 +325,12 @@ impl Waiting {
             self.places.resize(ahead + 1, None);
         }
         self.places[ahead] = Some(match self.spare.pop() {
-            None => Box::new(Early { headers: *headers, payload: payload.to_vec(), from }),
+            None => Box::new(Early { headers: *headers, payload: payload.to_vec(), placed, from }),
             Some(mut early) => {
                 early.headers = *headers;
                 early.payload.clear();
                 early.payload.extend_from_slice(payload);
+                early.placed = placed;
                 early.from = from;
                 early
             }
@@ -404,7 +439,7 @@ mod tests {
 
     fn offer_to(r: &mut Reorder, ahead: usize, payload: &[u8], host: &mut Memory) -> Offered {
         let headers = Headers::new(Bth::new(Opcode::RC_SEND_ONLY));
-        r.offer(ahead, LIMIT, &headers, payload, PathId(1), host)
+        r.offer(ahead, LIMIT, &headers, Data::Here(payload), PathId(1), host)
     }
 
     fn offer(r: &mut Reorder, ahead: usize) -> Offered {
@@ -434,7 +469,7 @@ mod tests {
         let mut r = Reorder::default();
         let host = &mut Memory(PLENTY);
         let mut offer = |headers: &Headers, payload: &[u8], path| {
-            let offered = r.offer(2, LIMIT, headers, payload, PathId(path), host);
+            let offered = r.offer(2, LIMIT, headers, Data::Here(payload), PathId(path), host);
             assert_eq!(r.check(LIMIT), Ok(()));
             (offered, r.is_empty())
         };
@@ -462,12 +497,12 @@ mod tests {
         r.advance(1, host);
         assert_eq!(r.bitmap(), 0b11);
         let first = r.take().unwrap();
-        assert_eq!(first.payload, [1]);
+        assert_eq!(first.data(), Data::Here(&[1]));
         r.recycle(first, host);
         r.advance(1, host);
         assert_eq!(r.bitmap(), 1);
         let second = r.take().unwrap();
-        assert_eq!(second.payload, [2]);
+        assert_eq!(second.data(), Data::Here(&[2]));
         r.recycle(second, host);
         assert!(r.is_empty());
         r.advance(100, host);
@@ -519,6 +554,30 @@ mod tests {
         assert_eq!(offer_to(&mut r, 3, &[0; 1000], host), Offered::Kept);
         r.clear(host);
         assert_eq!(host.0, 2 * Early::cost(1000));
+    }
+
+    #[test]
+    fn what_is_in_memory_already_takes_the_room_of_its_headers() {
+        let mut r = Reorder::default();
+        let host = &mut Memory(2 * Early::cost(0));
+        let headers = Headers::new(Bth::new(Opcode::RC_WRITE_MIDDLE));
+        let placed = Data::Placed(Placed { at: 4096, len: 4096 });
+        assert!(r.is_vacant(1, LIMIT) && !r.is_vacant(LIMIT, LIMIT));
+        assert_eq!(r.offer(1, LIMIT, &headers, placed, PathId(1), host), Offered::Kept);
+        assert!(!r.is_vacant(1, LIMIT) && r.is_vacant(2, LIMIT));
+        let again = Data::Here(&[0; 4096]);
+        assert_eq!(r.offer(1, LIMIT, &headers, again, PathId(2), host), Offered::Duplicate);
+        assert_eq!(r.offer(2, LIMIT, &headers, placed, PathId(1), host), Offered::Kept);
+        assert_eq!(host.0, 0);
+        r.advance(1, host);
+        let early = r.take().unwrap();
+        assert_eq!(early.data(), placed);
+        r.recycle(early, host);
+        // Its buffer serves another packet, which has its payload here.
+        let here = Data::Here(&[]);
+        assert_eq!(r.offer(5, LIMIT, &headers, here, PathId(1), host), Offered::Kept);
+        r.advance(5, host);
+        assert_eq!(r.take().unwrap().data(), here);
     }
 
     #[test]

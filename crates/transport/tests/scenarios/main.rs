@@ -18,6 +18,7 @@ mod patience;
 mod placement;
 mod random;
 mod reads;
+mod relaxed;
 mod repeats;
 mod silence;
 mod spread;

@@ -14,6 +14,8 @@ pub const MS: Duration = Duration::from_millis(1);
 
 /// The key of all of a host's memory, for every access.
 pub const ALL: u32 = 0x1234;
+/// The same for data that may go there in any order.
+pub const RELAXED: u32 = 0x1235;
 
 /// Deterministic randomness (SplitMix64).
 #[derive(Clone, Debug)]
@@ -217,6 +219,7 @@ impl Node {
             | Access::REMOTE_ATOMIC
             | Access::FLUSH_GLOBAL;
         host.register(ALL, 0, MEMORY as u64, all);
+        host.register(RELAXED, 0, MEMORY as u64, all | Access::RELAXED_ORDERING);
         Self { qp: QueuePair::new(setup.config(side)), host }
     }
 

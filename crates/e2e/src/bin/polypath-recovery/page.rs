@@ -34,7 +34,8 @@ impl Section {
 
     fn text(&self) -> String {
         let rates: Vec<String> = self.scene.rates().iter().map(u64::to_string).collect();
-        let mut text = format!("\n## {}\n\nMbit/s: {}.\n\n", self.scene.title(), rates.join(" and "));
+        let mut text =
+            format!("\n## {}\n\nMbit/s: {}.\n\n", self.scene.title(), rates.join(" and "));
         text += "| | before | shares of links, % | longest gap | link away | back after | last second |\n\
                  |---|--:|--:|--:|--:|--:|--:|\n";
         for line in self.lines() {
@@ -63,7 +64,8 @@ impl Section {
                 ],
             }
         };
-        let measured = self.rows.iter().filter_map(|(carrier, seen)| Some((carrier, seen.as_ref().ok()?)));
+        let measured =
+            self.rows.iter().filter_map(|(carrier, seen)| Some((carrier, seen.as_ref().ok()?)));
         let curves: Vec<Curve> = measured.map(|(carrier, seen)| curve(*carrier, seen)).collect();
         svg(self.scene.title(), STEP.as_secs_f64(), &curves)
     }

@@ -36,13 +36,35 @@ impl Direction {
         if self.progress == 0 {
             self.check_fence(i)?;
         }
-        let at = self.layout.base + u64::from(self.ops[i].offset) + u64::from(self.progress);
+        let start = self.layout.base + u64::from(self.ops[i].offset);
+        let at = start + u64::from(self.progress);
+        // Before the first packet is executed, earlier requests may not be.
+        if addr > at && self.progress > 0 && self.ops[i].is_relaxed() {
+            return self.written_early(i, addr - start, data);
+        }
         self.expect(rule, i, at, addr, data)?;
+        while let Some(len) = self.early.remove(&self.progress) {
+            self.progress += len;
+        }
         if self.progress == self.ops[i].len && self.ops[i].kind != OpKind::WriteImm {
             self.executed = i + 1;
             self.progress = 0;
         }
         Ok(())
+    }
+
+    /// Notes that the responder stored data of the WRITE that is arriving before its turn, `from` bytes from
+    /// its beginning on. It may do so again if it could not keep the packet.
+    fn written_early(&mut self, i: usize, from: u64, data: &[u8]) -> Verdict {
+        let rule = "what may be stored early is the right data in the right place";
+        let at = usize::try_from(from).unwrap_or(usize::MAX);
+        let same = at.checked_add(data.len()).and_then(|end| self.posted[i].data.get(at..end));
+        let right = same == Some(data) && from.is_multiple_of(self.mtu.into());
+        demand(right, rule, || {
+            format!("{}: {} bytes from byte {from} on", self.describe(i), data.len())
+        })?;
+        self.early.insert(at as u32, data.len() as u32);
+        self.works_on(i)
     }
 
     /// Notes that the responder stored data in a receive.

@@ -9,7 +9,7 @@ mod executed;
 mod post;
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_transport::{Access, AtomicOp, Completion, FlushScope, WcOpcode, WcStatus};
 
@@ -87,6 +87,8 @@ pub(crate) struct Direction {
     executed: usize,
     /// The number of bytes of the next work request that the responder has stored.
     progress: u32,
+    /// What it has stored of that one before its turn: lengths by offset.
+    early: BTreeMap<u32, u32>,
     /// The index of the last work request for which the responder has made a key invalid.
     invalidated: Option<usize>,
     /// Memory windows of the peer that are not valid any more, by rkey.
@@ -140,6 +142,7 @@ impl Direction {
             inbox: vec![0; if plan.shares_receives(1 - end) { 0 } else { layout.inbox_len() }],
             executed: 0,
             progress: 0,
+            early: BTreeMap::new(),
             invalidated: None,
             gone: BTreeSet::new(),
             refused: None,

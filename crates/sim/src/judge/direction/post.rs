@@ -9,7 +9,7 @@ use polypath_transport::{
 use super::{BEYOND, Direction, INLINE_MAX, Posted, imm};
 use crate::case::{Op, OpKind, Wrong};
 use crate::host::SimHost;
-use crate::io::{KEY, NO_KEY, PD, READ_KEY, WRITE_KEY, key_in, pd_of};
+use crate::io::{KEY, NO_KEY, PD, READ_KEY, RELAXED_KEY, WRITE_KEY, key_in, pd_of};
 use crate::judge::receiver::pieces;
 use crate::judge::window::Keys;
 use crate::judge::{Verdict, demand, pattern};
@@ -165,6 +165,7 @@ impl Direction {
             (Some(Wrong::Rights), _) => READ_KEY,
             // The key of an access to no bytes is not checked.
             _ if op.kind != OpKind::Flush && op.len == 0 && op.fill & 2 == 0 => return NO_KEY,
+            _ if op.is_relaxed() => RELAXED_KEY,
             _ if op.kind.is_write() && !whole => WRITE_KEY,
             _ if op.kind == OpKind::Read && !whole => READ_KEY,
             _ => KEY,
