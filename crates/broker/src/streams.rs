@@ -117,52 +117,56 @@ pub(crate) fn preamble(slot: u8, by: u8, opening: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The slots whose lanes may be called, each with the connection that wants it and the port; and the ports by
-/// which connections let the broker itself be called, for messages of the connection manager.
+/// What peers may call by TCP.
 #[derive(Debug, Default)]
-pub(crate) struct Callable(BTreeMap<u8, (u64, u16)>, BTreeMap<u64, u16>);
+pub(crate) struct Callable {
+    /// The slots whose lanes may be, each with the connection that wants it and the port.
+    lanes: BTreeMap<u8, (u64, u16)>,
+    /// The ports by which connections let the broker itself be called, for messages of the connection manager.
+    broker: BTreeMap<u64, u16>,
+}
 
 impl Callable {
     pub(crate) fn add(&mut self, slot: u8, connection: u64, port: u16) {
-        self.0.insert(slot, (connection, port));
+        self.lanes.insert(slot, (connection, port));
     }
 
     /// Forgets slots that have another owner by now. `owner`: the connection that a slot belongs to.
     pub(crate) fn retain(&mut self, owner: impl Fn(u8) -> Option<u64>) {
-        self.0.retain(|slot, (connection, _)| owner(*slot) == Some(*connection));
+        self.lanes.retain(|slot, (connection, _)| owner(*slot) == Some(*connection));
     }
 
     /// Whether a slot may be called by this port.
     pub(crate) fn has(&self, slot: u8, port: u16) -> bool {
-        self.0.get(&slot).is_some_and(|(_, of)| *of == port)
+        self.lanes.get(&slot).is_some_and(|(_, of)| *of == port)
     }
 
     /// Notes the port of a connection's messages of the connection manager, or that it has none.
     pub(crate) fn set_port(&mut self, connection: u64, port: Option<u16>) {
         match port {
-            Some(port) => self.1.insert(connection, port),
-            None => self.1.remove(&connection),
+            Some(port) => self.broker.insert(connection, port),
+            None => self.broker.remove(&connection),
         };
     }
 
     /// That port.
     pub(crate) fn port_of(&self, connection: u64) -> Option<u16> {
-        self.1.get(&connection).copied()
+        self.broker.get(&connection).copied()
     }
 
     /// Whether there is any connection with such a port.
     pub(crate) fn has_any_port(&self) -> bool {
-        !self.1.is_empty()
+        !self.broker.is_empty()
     }
 
     /// Whether the broker itself may be called by this port.
     pub(crate) fn has_broker(&self, port: u16) -> bool {
-        self.1.values().any(|of| *of == port)
+        self.broker.values().any(|of| *of == port)
     }
 
     /// Whether a port is needed.
     pub(crate) fn needs(&self, port: u16) -> bool {
-        self.has_broker(port) || self.0.values().any(|(_, of)| *of == port)
+        self.has_broker(port) || self.lanes.values().any(|(_, of)| *of == port)
     }
 }
 

@@ -39,7 +39,7 @@ impl PathManager {
                 loaded != Some(path.address.line()),
                 path.state != PathState::Up,
                 Some(pair(path)) == active_pair,
-                path.address.kind.is_tcp(),
+                path.address.kind.rank(),
                 index != p.main,
                 number.0,
             );
