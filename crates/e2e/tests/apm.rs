@@ -278,21 +278,37 @@ impl Failure {
     }
 }
 
-/// Each failure at either side in turn: POLYPATH_MIGRATIONS of them for each program, or one round.
-#[test]
-fn programs_survive_one_failure_after_another() -> Result<(), Error> {
+/// Each failure at either side in turn: POLYPATH_MIGRATIONS of them, or one round.
+fn survive_one_failure_after_another(words: &[&str], which: Which) -> Result<(), Error> {
     let _share = share(PATIENT);
     let rounds = std::env::var("POLYPATH_MIGRATIONS").ok();
     let rounds = rounds.map_or(2 * FAILURES.len(), |n| n.parse().expect("a number of migrations"));
-    for (words, device, which) in [(RPING, "roce2", Which::All), (ATOMIC, "roce2", Which::Busiest)]
-    {
-        let began = Instant::now();
-        let hit = |lab: &Lab, round, link| Failure::of(round).hit(lab, link);
-        let mend = |lab: &Lab, round, link| Failure::of(round).mend(lab, link);
-        survive(words, device, which, rounds, hit, mend)?;
-        println!("{words:?}: {rounds} migrations in {:.0} s", began.elapsed().as_secs_f64());
-    }
+    let began = Instant::now();
+    let hit = |lab: &Lab, round, link| Failure::of(round).hit(lab, link);
+    let mend = |lab: &Lab, round, link| Failure::of(round).mend(lab, link);
+    survive(words, "roce2", which, rounds, hit, mend)?;
+    println!("{words:?}: {rounds} migrations in {:.0} s", began.elapsed().as_secs_f64());
     Ok(())
+}
+
+#[test]
+fn rping_survives_one_failure_after_another() -> Result<(), Error> {
+    survive_one_failure_after_another(RPING, Which::All)
+}
+
+#[test]
+fn writes_survive_one_failure_after_another() -> Result<(), Error> {
+    survive_one_failure_after_another(WRITE, Which::Busiest)
+}
+
+#[test]
+fn reads_survive_one_failure_after_another() -> Result<(), Error> {
+    survive_one_failure_after_another(READ, Which::Busiest)
+}
+
+#[test]
+fn atomics_survive_one_failure_after_another() -> Result<(), Error> {
+    survive_one_failure_after_another(ATOMIC, Which::Busiest)
 }
 
 /// Waits until the client's queue pairs are spread over its two links, at most one apart.

@@ -10,7 +10,7 @@ use crate::ibcm::Connection;
 use crate::path::{HOP_LIMIT, ack_timeout};
 
 /// How much of the primary path an alternate one avoids: 3 both ends' ports, 2 the local interface,
-/// 1 the peer's address, 0 neither.
+/// 1 the peer's address, 0 neither, but perhaps what lies between.
 pub(super) type Class = u8;
 
 /// How many connections use each interface, by its index.
@@ -95,7 +95,8 @@ impl Primary {
 }
 
 /// The best alternate path with its class; `None` if there is none but those refused. Of equal
-/// interfaces, that of the fewest `uses` is the best.
+/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, it is the path by
+/// another source port, whose flow label is still to be chosen.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
@@ -129,7 +130,27 @@ pub(super) fn best(
             }
         }
     }
-    found.map(|((class, ..), path)| (class, path))
+    let other = found.map(|((class, ..), path)| (class, path));
+    other.or_else(|| Some((0, by_another_port(c, primary, own, env)?)))
+}
+
+/// The path between the primary path's addresses by another source port, which may lead another way through
+/// the network. Its flow label, which chooses the port, is left 0; `None` if that was refused.
+fn by_another_port(
+    c: &Connection,
+    primary: &Primary,
+    own: &[(IpAddr, u32)],
+    env: &mut dyn Environment,
+) -> Option<AlternatePath> {
+    let Primary { local, remote, ifindex, .. } = *primary;
+    let possible = own.contains(&(local, ifindex))
+        && primary.suits(local)
+        && primary.suits(remote)
+        && !own.iter().any(|(ip, _)| *ip == remote)
+        && !c.migration.refused.contains(&(local, remote))
+        && primary.has_route((local, ifindex), remote, env);
+    let path = possible.then(|| primary.path(c, (local, Some(ifindex)), remote, env))??;
+    Some(AlternatePath { flow_label: 0, ..path })
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
