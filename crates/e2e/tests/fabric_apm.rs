@@ -10,8 +10,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Fewer bytes than this by a way are questions and answers, not the program's data.
 const DATA_LEAST: u64 = 4 << 20;
 const WAYS: usize = 4;
-/// How often a way may fall silent until there is a migration. Both directions of the alternate path avoid the
-/// silent one of four ways in 9 of 16 cases, so all of these fail once in 15,000 times.
+/// How often a way may fall silent until there is a migration. Both directions of the alternate path avoid
+/// the silent one of four ways in 9 of 16 cases, so all of these fail once in 20,000 times.
 const ROUNDS: u32 = 12;
 
 struct Programs {
@@ -20,8 +20,8 @@ struct Programs {
 }
 
 impl Programs {
-    /// Starts an unmodified program that connects by rdma_cm. perftest's client connects twice, and is rejected
-    /// if it is quicker than the server, which says nothing of migration.
+    /// Starts an unmodified program that connects by rdma_cm. perftest's client connects twice, and is
+    /// rejected if it is quicker than the server, which says nothing of migration.
     fn start() -> Result<Self, Error> {
         for _ in 0..5 {
             let fabric = Fabric::new(WAYS)?;
