@@ -286,7 +286,9 @@ fn a_lap_from_a_path_that_this_end_does_not_have_is_refused_at_once() {
     let other = if loaded.0 == on(1, 0) { 2 } else { 1 };
     two.w.hosts[1].env.addresses = addresses(1, &[0, 3 - other]);
     two.w.migrated(two.a, a_qp, Some((on(other, 0), on(other, 1))));
-    two.w.run_for(MS * 100);
-    assert_eq!(statuses(&mut two), [ApStatus::Reject]);
+    // The LAP is repeated by other addresses.
+    two.w.run_for(MS * 2000);
+    let statuses = statuses(&mut two);
+    assert!(!statuses.is_empty() && statuses.iter().all(|s| *s == ApStatus::Reject), "{statuses:?}");
     assert!(two.w.orders(1).is_empty());
 }

@@ -131,9 +131,13 @@ impl Cm {
         let class = loaded.map(|path| primary.class(path.ifindex, path.remote));
         if !c.is_active {
             let others = primary.other_addresses(&own);
-            // Without another address here, only the active end can have a second path.
             let better = others.first().filter(|_| class.is_none_or(|class| class & 2 == 0));
-            let news = better.filter(|ip| m.suggested != Some(**ip) && !m.is_deaf);
+            // Without another address here, there may be another source port. To name the address in use asks
+            // for it, and tells an active end that has not followed a migration.
+            let own_address = (primary.local, primary.ifindex);
+            let same = Some(&primary.local).filter(|ip| primary.suits(**ip));
+            let same = same.filter(|_| loaded.is_none() && own.contains(&own_address));
+            let news = better.or(same).filter(|ip| m.suggested != Some(**ip) && !m.is_deaf);
             if let Some(&address) = news {
                 self.ib.send_sap(now, local_id, address);
                 if let Some(c) = self.ib.get_mut(local_id) {
