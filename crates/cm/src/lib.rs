@@ -247,10 +247,11 @@ impl Cm {
         self.orders.pop_front()
     }
 
-    /// Handles a client's queue pair that has migrated, whoever began it: to the alternate path that was
-    /// loaded, or to the path `to`. A host that can say `to` should: the queue pair may have migrated before it
-    /// executed the last order. To say it again, or to say the path that the connection began with, changes
-    /// nothing, except that an order to follow the peer is over without success.
+    /// Handles a client's queue pair that has migrated, whoever began it: to the alternate path that
+    /// was loaded, or to the path `to`. A host that can say `to` should: the queue pair may have
+    /// migrated before it executed the last order. To say it again, or to say the path that the
+    /// connection began with, changes nothing, except that an order to follow the peer is over without
+    /// success.
     pub fn path_migrated(
         &mut self,
         now: Duration,

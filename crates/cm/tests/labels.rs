@@ -134,3 +134,20 @@ fn a_peer_that_refuses_is_asked_once() {
     assert_eq!(laps, 1);
     assert!(two.w.orders(0).is_empty());
 }
+
+/// It stays loaded and is asked on. If a port took its place, it would stay for good.
+#[test]
+fn another_interface_that_does_not_answer_is_not_given_up_for_a_port() {
+    let mut two = Two::connected(&[0, 1]);
+    let mut tried = 0;
+    for _ in 0..100 {
+        two.w.run_for(Duration::from_secs(1));
+        for order in two.w.orders(0) {
+            let PathOrder::LoadAlternate { client, qp_num, alternate } = order else { continue };
+            assert_ne!(alternate.pair(), (on(0, 0), on(0, 1)));
+            two.w.hosts[0].cm.alternate_failed(two.w.now, client, qp_num);
+            tried += 1;
+        }
+    }
+    assert!(tried > 0);
+}

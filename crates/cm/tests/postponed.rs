@@ -289,6 +289,9 @@ fn a_lap_from_a_path_that_this_end_does_not_have_is_refused_at_once() {
     // The LAP is repeated by other addresses.
     two.w.run_for(MS * 2000);
     let statuses = statuses(&mut two);
-    assert!(!statuses.is_empty() && statuses.iter().all(|s| *s == ApStatus::Reject), "{statuses:?}");
+    assert!(
+        !statuses.is_empty() && statuses.iter().all(|s| *s == ApStatus::Reject),
+        "{statuses:?}"
+    );
     assert!(two.w.orders(1).is_empty());
 }

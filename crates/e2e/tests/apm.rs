@@ -155,8 +155,8 @@ fn wait_more(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
     })
 }
 
-/// perftest measures the processor's clock for each of its reports, and ends if that fails because the machine
-/// is busy. This says nothing of migration.
+/// perftest measures the processor's clock for each of its reports, and ends if that fails because the
+/// machine is busy. This says nothing of migration.
 fn gave_up(programs: &[Running; 2]) -> bool {
     programs.iter().any(|program| program.text().contains("Can't produce a report"))
 }

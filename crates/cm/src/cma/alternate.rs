@@ -95,8 +95,8 @@ impl Primary {
 }
 
 /// The best alternate path with its class; `None` if there is none but those refused. Of equal
-/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, it is the path by
-/// another source port, whose flow label is still to be chosen.
+/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, not even such as
+/// were refused, it is the path by another source port, whose flow label is still to be chosen.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
@@ -107,7 +107,7 @@ pub(super) fn best(
     remotes.push(primary.remote);
     remotes.sort_unstable();
     remotes.dedup();
-    let mut found = None;
+    let (mut found, mut is_alone) = (None, true);
     for &(local, ifindex) in own.iter().filter(|(ip, _)| primary.suits(*ip)) {
         for &remote in &remotes {
             let class = primary.class(ifindex, remote);
@@ -115,9 +115,12 @@ pub(super) fn best(
             if class == 0
                 || !primary.suits(remote)
                 || own.iter().any(|(ip, _)| *ip == remote)
-                || c.migration.refused.contains(&pair)
                 || !primary.has_route((local, ifindex), remote, env)
             {
+                continue;
+            }
+            is_alone = false;
+            if c.migration.refused.contains(&pair) {
                 continue;
             }
             let Some(path) = primary.path(c, (local, Some(ifindex)), remote, env) else { continue };
@@ -130,8 +133,10 @@ pub(super) fn best(
             }
         }
     }
-    let other = found.map(|((class, ..), path)| (class, path));
-    other.or_else(|| Some((0, by_another_port(c, primary, own, env)?)))
+    if is_alone {
+        return by_another_port(c, primary, own, env).map(|path| (0, path));
+    }
+    found.map(|((class, ..), path)| (class, path))
 }
 
 /// The path between the primary path's addresses by another source port, which may lead another way through

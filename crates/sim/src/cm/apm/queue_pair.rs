@@ -45,9 +45,9 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    /// The queue pair of a connection between these addresses. It need not know the flow label of the REQ.
-    pub(super) fn new(pair: Pair) -> Self {
-        let primary = Way { pair, label: 0 };
+    /// The queue pair of a connection between these addresses, with the flow label of its address vector.
+    pub(super) fn new(pair: Pair, label: u32) -> Self {
+        let primary = Way { pair, label };
         Self { primary, alternate: None, state: Mig::Migrated }
     }
 

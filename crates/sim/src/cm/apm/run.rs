@@ -462,10 +462,10 @@ impl World {
     /// The application's queue pair goes to RTS, with the path of the connection manager.
     fn ready(&mut self, conn: usize, host: usize) -> Verdict {
         let id = self.conns[conn].ids[host].unwrap_or_default();
-        self.command(host, &abi::qp_attr(id, 2))?;
+        let label = abi::flow_label(&self.command(host, &abi::qp_attr(id, 2))?);
         let link = conn % self.case.links.len();
         let ip = |host| address(link, host, self.case.v6);
-        self.conns[conn].qps[host] = Some(QueuePair::new((ip(host), ip(1 - host))));
+        self.conns[conn].qps[host] = Some(QueuePair::new((ip(host), ip(1 - host)), label));
         Ok(())
     }
 
