@@ -120,7 +120,7 @@ soak: ## simulated networks from FIRST_SEED on: SEEDS of queue pairs, MIGRATION_
 migrations: ## programs between plain RoCE hosts survive MIGRATIONS failures each, re-armed after each
 	@tools/packages test
 	$(TESTING)
-	POLYPATH_MIGRATIONS=$(MIGRATIONS) $(TESTED) -p polypath-e2e --test apm -- --nocapture one_failure_after
+	POLYPATH_MIGRATIONS=$(MIGRATIONS) $(TESTED) -p polypath-e2e --test apm -- --nocapture --test-threads 1 one_failure_after
 
 mutations: ## put deliberate faults into the cores and see who finds them (long)
 	$(CARGO) build --release -p polypath-mutations

@@ -169,6 +169,7 @@ struct QueuePair {
 struct Migration {
     state: String,
     alternate: String,
+    alternate_port: Option<u16>,
     count: u64,
     last_cause: Option<String>,
     last_at_unix_ms: Option<u64>,
@@ -426,6 +427,7 @@ impl From<ipc::MigrationStatus> for Migration {
         Self {
             state: status.state,
             alternate: status.alternate,
+            alternate_port: status.alternate_port,
             count: status.count,
             last_cause,
             last_at_unix_ms: last_at.map(|us| us / 1000),

@@ -307,8 +307,9 @@ fn failover(failover: &FailoverStatus) -> String {
 
 /// The alternate path of a queue pair, and its migrations.
 fn migration_words(migration: &MigrationStatus) -> String {
-    let MigrationStatus { state, alternate, count, last } = migration;
+    let MigrationStatus { state, alternate, alternate_port, count, last } = migration;
     let to = if alternate.is_empty() { "no path" } else { alternate };
+    let by = alternate_port.map(|port| format!(" by source port {port}")).unwrap_or_default();
     let last = match last {
         None => String::new(),
         Some((cause, us)) => format!(
@@ -317,7 +318,7 @@ fn migration_words(migration: &MigrationStatus) -> String {
             at(us / 1000, now_ms())
         ),
     };
-    format!("{state}, alternate path {to}{last}")
+    format!("{state}, alternate path {to}{by}{last}")
 }
 
 fn qp_details(qps: &[QpStatus], verbose: bool) -> String {
@@ -388,6 +389,7 @@ pub(crate) mod tests {
             migration: Some(MigrationStatus {
                 state: "ARMED".into(),
                 alternate: "10.0.1.1>10.0.1.2@eth1".into(),
+                alternate_port: None,
                 count: 3,
                 last: Some(("path_lost".into(), 1_700_000_000_000_000)),
             }),

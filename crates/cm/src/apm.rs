@@ -59,6 +59,24 @@ impl AlternatePath {
     }
 }
 
+/// The path that a queue pair uses now, as its host tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathTaken {
+    /// The local address.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// Its flow label, which tells paths between the same addresses apart; `None` if the host does not know.
+    pub flow_label: Option<u32>,
+}
+
+impl PathTaken {
+    /// The two addresses, the local one first.
+    pub fn pair(&self) -> (IpAddr, IpAddr) {
+        (self.local, self.remote)
+    }
+}
+
 /// Something that the host is to do with a queue pair. Orders are idempotent, and come in the order
 /// in which they must be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +94,8 @@ pub enum PathOrder {
     },
     /// Migrate to the loaded alternate path (`IBV_MIG_MIGRATED`), because the peer has done so.
     /// A queue pair that uses this path already does nothing. As after any migration, the host
-    /// answers with [`path_migrated`](crate::Cm::path_migrated).
+    /// answers with [`path_migrated`](crate::Cm::path_migrated); a host that can't follow names the path
+    /// that the queue pair still uses.
     Migrate {
         /// The client whose queue pair it is.
         client: ClientId,
@@ -84,6 +103,8 @@ pub enum PathOrder {
         qp_num: u32,
         /// The addresses of the path to migrate to, the local one first.
         to: (IpAddr, IpAddr),
+        /// Its flow label. It tells the path from the one in use if both have the same addresses.
+        flow_label: u32,
     },
     /// Migrate to the loaded alternate path (`IBV_MIG_MIGRATED`), so that connections are spread over
     /// the ports. A queue pair that is not `IBV_MIG_ARMED`, or has another alternate path by now, does

@@ -42,12 +42,11 @@ mod path;
 mod ports;
 mod sizes;
 
-use core::net::IpAddr;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-pub use apm::{AlternatePath, PathOrder};
+pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
 pub use polypath_telemetry::CmCounters;
@@ -249,15 +248,16 @@ impl Cm {
     }
 
     /// Handles a client's queue pair that has migrated, whoever began it: to the alternate path that
-    /// was loaded, or to the path between the addresses `to` (the local one first). A host that can
-    /// say `to` should: the queue pair may have migrated before it executed the last order. To say
-    /// it again, or to say the path that the connection began with, changes nothing.
+    /// was loaded, or to the path `to`. A host that can say `to` should: the queue pair may have
+    /// migrated before it executed the last order. To say it again, or to say the path that the
+    /// connection began with, changes nothing, except that an order to follow the peer is over without
+    /// success.
     pub fn path_migrated(
         &mut self,
         now: Duration,
         client: ClientId,
         qp_num: u32,
-        to: Option<(IpAddr, IpAddr)>,
+        to: Option<PathTaken>,
         env: &mut dyn Environment,
     ) {
         if let Some(connection) = self.ib.of_qp(client, qp_num) {

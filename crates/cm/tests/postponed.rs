@@ -246,3 +246,52 @@ fn an_mra_of_something_else_gives_a_lap_no_time() {
     two.w.run_for(MS * 260);
     assert_eq!(laps(&mut two), 1);
 }
+
+/// The statuses of the APRs among the messages sent, which are forgotten.
+fn statuses(two: &mut Two) -> Vec<ApStatus> {
+    sent(two, |mad| match mad.message {
+        CmMessage::Apr(apr) => Some(apr.status),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_lap_that_the_host_can_not_follow_is_refused_as_soon_as_the_host_says_so() {
+    let mut two = behind();
+    two.w.run_for(MS * 100);
+    assert!(statuses(&mut two).is_empty());
+    // The queue pair is still where it was.
+    let [_, b_qp] = two.qps();
+    two.w.migrated(two.b, b_qp, Some((on(0, 1), on(0, 0))));
+    two.w.run_for(SOON);
+    assert_eq!(statuses(&mut two), [ApStatus::Reject]);
+    // It is asked again, and follows after all.
+    two.w.run_for(MS * 500);
+    follow(&mut two);
+    two.settle();
+    assert_eq!(statuses(&mut two), [ApStatus::Ok]);
+    assert!(two.alternate().is_some());
+}
+
+/// The passive end has lost the address, and knows it before it hears where the peer is.
+#[test]
+fn a_lap_from_a_path_that_this_end_does_not_have_is_refused_at_once() {
+    let mut two = Two::connected(&[0, 1, 2]);
+    two.settle();
+    two.take_orders();
+    two.w.sent.clear();
+    let [a_qp, _] = two.qps();
+    // A path that this end has not loaded.
+    let loaded = two.alternate().unwrap();
+    let other = if loaded.0 == on(1, 0) { 2 } else { 1 };
+    two.w.hosts[1].env.addresses = addresses(1, &[0, 3 - other]);
+    two.w.migrated(two.a, a_qp, Some((on(other, 0), on(other, 1))));
+    // The LAP is repeated by other addresses.
+    two.w.run_for(MS * 2000);
+    let statuses = statuses(&mut two);
+    assert!(
+        !statuses.is_empty() && statuses.iter().all(|s| *s == ApStatus::Reject),
+        "{statuses:?}"
+    );
+    assert!(two.w.orders(1).is_empty());
+}

@@ -26,8 +26,8 @@ impl EngineInner {
         lane.enter(|State { core, io, .. }| {
             let done = core.with(index_of(qpn), io, |visit| match *order {
                 PathOrder::Load { qpn, path } => load_or_wait(visit, qpn, &path),
-                PathOrder::Migrate { local, remote, .. } => {
-                    follow(visit, qpn, (local, remote));
+                PathOrder::Migrate { local, remote, flow_label, .. } => {
+                    follow(visit, qpn, End { pair: (local, remote), flow_label });
                     Ok(())
                 }
                 PathOrder::Leave { local, remote, .. } => {
@@ -53,9 +53,9 @@ impl Lane {
             while let Some((qpn, untold)) = io.paths.pop() {
                 let now = core.with(index_of(qpn), io, |visit| both(visit, qpn)[0]).flatten();
                 // Without a path, the queue pair is gone.
-                if let Some((local, remote)) = now {
+                if let Some(End { pair: (local, remote), flow_label }) = now {
                     news.push(match untold {
-                        Untold::Moved => PathNews::Migrated { qpn, local, remote },
+                        Untold::Moved => PathNews::Migrated { qpn, local, remote, flow_label },
                         Untold::Failed => PathNews::AlternateFailed { qpn },
                         Untold::PathSet => PathNews::PathSet { qpn },
                     });
@@ -82,12 +82,20 @@ impl Lane {
     }
 }
 
-/// The addresses of the paths of a queue pair: those of the primary and of the alternate one.
-fn both(visit: &mut QpVisit<'_>, qpn: u32) -> [Option<(IpAddr, IpAddr)>; 2] {
+/// What tells a path of a queue pair from others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct End {
+    /// The addresses, the local one first.
+    pair: (IpAddr, IpAddr),
+    flow_label: u32,
+}
+
+/// The paths of a queue pair: the primary and the alternate one.
+fn both(visit: &mut QpVisit<'_>, qpn: u32) -> [Option<End>; 2] {
     let (paths, _) = visit.host.paths_and_out();
     paths.both_paths(qpn).map(|path| {
         let address = paths.path(path?)?;
-        Some((address.local, address.remote))
+        Some(End { pair: (address.local, address.remote), flow_label: address.flow_label })
     })
 }
 
@@ -108,7 +116,7 @@ fn load_or_wait(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Resu
 pub(crate) fn load(visit: &mut QpVisit<'_>, qpn: u32, path: &AlternatePath) -> Result<()> {
     let state = visit.qp.query().path_mig_state;
     let [primary, alternate] = both(visit, qpn);
-    let wanted = Some((path.local, path.remote));
+    let wanted = Some(End { pair: (path.local, path.remote), flow_label: path.flow_label });
     visit.qp.keep_armed(&mut visit.host);
     if wanted == alternate && wanted != primary && state != MigState::Migrated {
         return Ok(());
@@ -153,10 +161,14 @@ pub(crate) fn set_alternate(
     set.map_err(|error| Error::no_memory(error.to_string()))
 }
 
-/// Follows the peer to the path between these addresses, if it is the loaded one.
-fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
+/// Follows the peer to this path, if it is the loaded one. A program may use other flow labels than the
+/// connection managers; they count only if the addresses do not tell the two paths apart.
+fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: End) {
     let [primary, alternate] = both(visit, qpn);
-    if primary != Some(to) && alternate == Some(to) {
+    let [from, by] = [primary, alternate].map(|end| end.map(|end| end.pair));
+    let differs = if from == by { primary != Some(to) } else { from != Some(to.pair) };
+    let leads = if from == by { alternate == Some(to) } else { by == Some(to.pair) };
+    if differs && leads {
         visit.qp.follow_peer(&mut visit.host);
     }
     // The connection manager waits to hear where the queue pair is, also if that is nothing new.
@@ -170,7 +182,9 @@ fn follow(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
 /// at its next turn.
 fn leave(visit: &mut QpVisit<'_>, qpn: u32, to: (IpAddr, IpAddr)) {
     let [_, alternate] = both(visit, qpn);
-    if alternate != Some(to) || visit.qp.query().path_mig_state != MigState::Armed {
+    if alternate.map(|end| end.pair) != Some(to)
+        || visit.qp.query().path_mig_state != MigState::Armed
+    {
         return;
     }
     let mut attr = QpAttr::new(QpState::Rts);

@@ -366,17 +366,23 @@ impl QpCopy {
 struct MigrationCopy {
     status: MigrationStatus,
     alternate: Option<PathAddress>,
+    /// The alternate path has the addresses of the primary one, and another source port.
+    by_port: bool,
 }
 
 impl MigrationCopy {
     fn of(entry: &Entry, paths: &PathManager) -> Self {
-        let [_, alternate] = paths.both_paths(entry.qp.config().qpn);
-        let alternate = alternate.and_then(|path| paths.path(path)).copied();
-        Self { status: entry.qp.migration(), alternate }
+        let both = paths.both_paths(entry.qp.config().qpn);
+        let [primary, alternate] = both.map(|path| path.and_then(|path| paths.path(path)).copied());
+        let ends = |address: &PathAddress| (address.local, address.remote);
+        let by_port = primary.zip(alternate).is_some_and(|(primary, alternate)| {
+            ends(&primary) == ends(&alternate) && primary.source_port != alternate.source_port
+        });
+        Self { status: entry.qp.migration(), alternate, by_port }
     }
 
     fn status(self, names: &Names) -> Option<polypath_ipc::status::MigrationStatus> {
-        let Self { status, alternate } = self;
+        let Self { status, alternate, by_port } = self;
         if !status.loaded {
             return None;
         }
@@ -388,6 +394,7 @@ impl MigrationCopy {
         Some(polypath_ipc::status::MigrationStatus {
             state: state.to_owned(),
             alternate: alternate.map(|address| names.address(&address)).unwrap_or_default(),
+            alternate_port: alternate.filter(|_| by_port).map(|address| address.source_port),
             count: status.count,
             last: status
                 .last

@@ -47,6 +47,8 @@ pub enum PathOrder {
         local: IpAddr,
         /// The path's remote address.
         remote: IpAddr,
+        /// The path's flow label, which tells it from the one in use if both have the same addresses.
+        flow_label: u32,
     },
     /// Migrate to the alternate path between these addresses if the queue pair is armed, so that
     /// connections are spread over the ports.
@@ -71,6 +73,8 @@ pub enum PathNews {
         local: IpAddr,
         /// The peer's address that it uses now.
         remote: IpAddr,
+        /// The flow label that it uses now, which tells paths between the same addresses apart.
+        flow_label: u32,
     },
     /// Its alternate path could not be loaded, or cannot be used any more.
     AlternateFailed {

@@ -420,6 +420,8 @@ pub struct MigrationStatus {
     /// The alternate path: `local>remote@interface`; the active one after a migration. Empty if there is
     /// none.
     pub alternate: String,
+    /// The UDP source port of the alternate path, if only that tells it from the one in use.
+    pub alternate_port: Option<u16>,
     /// How often it has migrated.
     pub count: u64,
     /// Why it migrated last, as a [`MigrationCause`](polypath_telemetry::MigrationCause) is named, and when,

@@ -27,6 +27,8 @@ pub struct Arrival {
     pub dst: IpAddr,
     /// What it came by.
     pub kind: PathKind,
+    /// UDP source port; 0 if it is not known, or if what it came by has none.
+    pub src_port: u16,
     /// DSCP and ECN.
     pub traffic_class: u8,
     /// TTL.
@@ -139,12 +141,12 @@ impl<Q> Lane<Q> {
                 Some(alternate) => paths
                     .classify_with(
                         (peer, alternate),
-                        (arrival.src, arrival.dst, arrival.kind),
+                        (arrival.src, arrival.dst, arrival.kind, arrival.src_port),
                         tag,
                         arrival.len,
                     )
-                    .map(|Found { path, primary, alternate }| {
-                        (path, CameBy { primary, alternate })
+                    .map(|Found { path, primary, alternate, by_port }| {
+                        (path, CameBy { primary, alternate, by_port })
                     }),
             }
             .map_err(|_| Refusal::WrongSource)?;

@@ -14,6 +14,7 @@ use crate::manager::PathManager;
 use crate::select::Line;
 use crate::types::{AttachError, Refused};
 use polypath_types::{PathId, PathKind, PathTag, PeerId};
+use polypath_wire::flow_label::{is_another_port, source_port};
 
 /// By which path a packet came, and whether that is one of its queue pair's peer, or of its alternate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Found {
     pub primary: bool,
     /// It leads between the same addresses as the alternate path.
     pub alternate: bool,
+    /// It is the alternate path because of the source port: the addresses are those of the primary path, too.
+    pub by_port: bool,
 }
 
 impl PathManager {
@@ -107,27 +110,51 @@ impl PathManager {
         self.peers.get(peer).is_some_and(|p| p.outage.is_none())
     }
 
-    /// The same as [`classify`](Self::classify), for a queue pair that has an alternate path.
+    /// The same as [`classify`](Self::classify), for a queue pair that has an alternate path. If both paths
+    /// lead between the same addresses, the source port `from_port` tells by which of them the packet came:
+    /// by the alternate one if it is the port of that path's flow label, else by the primary one, whose port
+    /// may change ([`ports`](crate::ports)). A port of 0 is not known.
     ///
     /// # Errors
     /// The packet came by neither; it is counted.
     pub fn classify_with(
         &mut self,
         (peer, alternate): (PeerId, PeerId),
-        (src, dst, kind): (IpAddr, IpAddr, PathKind),
+        (src, dst, kind, from_port): (IpAddr, IpAddr, PathKind, u16),
         tag: Option<PathTag>,
         bytes: usize,
     ) -> Result<Found, Refused> {
         let line = Line { kind, pair: (dst, src) };
         let reserve = if tag.is_some() { None } else { self.find_path(alternate, line, None).ok() };
         let primary = self.find_path(peer, line, tag).is_ok();
-        let Some(reserve) = reserve.filter(|_| !primary) else {
+        let port =
+            if reserve.is_some() && primary { self.port_in_reserve(peer, alternate) } else { None };
+        let by_port = port == Some(from_port);
+        let Some(reserve) = reserve.filter(|_| !primary || by_port) else {
             let path = self.classify(peer, src, dst, kind, tag, bytes)?;
-            return Ok(Found { path, primary: true, alternate: reserve.is_some() });
+            let alternate = reserve.is_some() && port.is_none();
+            return Ok(Found { path, primary: true, alternate, by_port });
         };
         let path = self.classify(alternate, src, dst, kind, None, bytes)?;
         debug_assert_eq!(path, reserve);
-        Ok(Found { path, primary: false, alternate: true })
+        Ok(Found { path, primary: false, alternate: true, by_port })
+    }
+
+    /// The source port of the alternate path, if that is what tells the two apart.
+    fn port_in_reserve(&self, peer: PeerId, alternate: PeerId) -> Option<u16> {
+        let key = |peer| self.peers.get(peer).map(|p| p.key);
+        let (primary, reserve) = (key(peer)?, key(alternate)?);
+        let label = reserve.options.flow_label;
+        let same_ends = (primary.local, primary.remote) == (reserve.local, reserve.remote);
+        let told = same_ends && is_another_port(label, primary.options.flow_label);
+        source_port(label).filter(|_| told)
+    }
+
+    /// Whether the alternate path of a queue pair differs from its primary one by the source port only.
+    pub(crate) fn has_port_in_reserve(&self, qpn: Qpn) -> bool {
+        let qp = self.qps.get(&qpn);
+        let both = qp.and_then(|qp| Some((qp.peer, qp.alternate?)));
+        both.is_some_and(|(peer, alternate)| self.port_in_reserve(peer, alternate).is_some())
     }
 
     /// The alternate of a queue pair is not needed any more.
@@ -177,7 +204,7 @@ mod tests {
     }
 
     fn came(paths: &mut PathManager, peers: (PeerId, PeerId), net: u8) -> Option<(bool, bool)> {
-        let way = (ip(net, 2), ip(net, 1), PathKind::Udp);
+        let way = (ip(net, 2), ip(net, 1), PathKind::Udp, 0);
         paths.classify_with(peers, way, None, 64).ok().map(|f| (f.primary, f.alternate))
     }
 
@@ -189,6 +216,40 @@ mod tests {
         let refused = paths.refusals.unknown_source;
         assert_eq!(came(&mut paths, (peer, alternate), 2), None);
         assert_eq!(paths.refusals.unknown_source, refused + 1);
+    }
+
+    #[test]
+    fn two_paths_between_the_same_addresses_are_told_apart_by_the_source_port() {
+        let (mut paths, _, _) = manager();
+        let label = |flow_label| PathOptions { flow_label, ..PathOptions::default() };
+        let peer = paths.reattach(NOW, QPN, 0x02_0022, ip(0, 1), ip(0, 2), label(5)).unwrap();
+        let reserve = |paths: &mut PathManager, flow_label| {
+            paths.set_alternate(NOW, QPN, ip(0, 1), ip(0, 2), label(flow_label)).unwrap()
+        };
+        let alternate = reserve(&mut paths, 9);
+        assert_ne!(peer, alternate);
+        assert!(paths.has_port_in_reserve(Qpn(QPN)));
+        let came = |paths: &mut PathManager, alternate, port| {
+            let way = (ip(0, 2), ip(0, 1), PathKind::Udp, port);
+            let found = paths.classify_with((peer, alternate), way, None, 64).unwrap();
+            (found.primary, found.alternate, found.by_port)
+        };
+        assert_eq!(came(&mut paths, alternate, 0xc009), (false, true, true));
+        // The peer's primary path may have changed its port.
+        for port in [0xc005, 0xd123, 0] {
+            assert_eq!(came(&mut paths, alternate, port), (true, false, false));
+        }
+        // Labels that choose no port, or the same one, tell nothing.
+        for flow_label in [0, 5 ^ 1 | 1 << 14] {
+            let alternate = reserve(&mut paths, flow_label);
+            assert!(!paths.has_port_in_reserve(Qpn(QPN)));
+            assert_eq!(came(&mut paths, alternate, 0xc005), (true, true, false));
+        }
+        let alternate = reserve(&mut paths, 9);
+        assert_eq!(paths.migrate(NOW, QPN), Some(alternate));
+        assert_eq!((paths.check(), paths.peers.get(peer).is_none()), (Ok(()), true));
+        let address = paths.both_paths(QPN)[0].and_then(|path| paths.path(path).copied());
+        assert_eq!(address.map(|a| (a.local, a.source_port)), Some((ip(0, 1), 0xc009)));
     }
 
     #[test]

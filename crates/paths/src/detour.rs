@@ -37,7 +37,7 @@ impl PathManager {
     pub fn stalled(&mut self, now: Duration, path: PathId, qpn: u32, since: Duration) {
         self.suspect(now, path);
         if matches!(self.paths.get(path).map(|p| p.role), Some(Role::Plain { .. })) {
-            return self.plain_stalled(path, since);
+            return self.plain_stalled(path, Qpn(qpn), since);
         }
         if self.clock.now().saturating_sub(since) >= STALL {
             self.consider_detour(path, Qpn(qpn), since);

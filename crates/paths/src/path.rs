@@ -14,6 +14,7 @@ use crate::twice::Twice;
 use crate::types::{PathAddress, PathState, PathStatus, Reason};
 use polypath_telemetry::PathCounters;
 use polypath_types::{PathId, PathKind, PathTag, PeerId};
+use polypath_wire::flow_label;
 
 /// What a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -332,11 +333,7 @@ impl Path {
 /// The UDP source port of a flow label, as `ibv_flow_label_to_udp_sport` of rdma-core folds it; if the
 /// label is 0, a hash of the addresses, so that paths spread over an ECMP fabric.
 pub(crate) fn source_port(flow_label: u32, spread: u32) -> u16 {
-    let folded = match flow_label & 0xf_ffff {
-        0 => spread,
-        label => (label & 0x3fff) ^ (label >> 14),
-    };
-    0xc000 | (folded & 0x3fff) as u16
+    flow_label::source_port(flow_label).unwrap_or(0xc000 | (spread & 0x3fff) as u16)
 }
 
 #[cfg(test)]

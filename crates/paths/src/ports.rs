@@ -20,7 +20,7 @@
 
 use core::time::Duration;
 
-use crate::id::AssociationId;
+use crate::id::{AssociationId, Qpn};
 use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::Role;
@@ -37,6 +37,9 @@ const DRAWS: u32 = 8;
 /// changes there is as much time, doubled after every second change, at most so often.
 const PLAIN_WAIT: Duration = Duration::from_millis(20);
 const PLAIN_DOUBLINGS: u32 = 6;
+/// So many times as long if the queue pair has another port in reserve: it migrates before, if that port
+/// leads another way, and both ends hear of that.
+const PLAIN_RESERVE: u32 = 10;
 /// But for at least so many round trips, because a long queue is no silence; and for so long while none is
 /// known.
 const PLAIN_ROUND_TRIPS: u32 = 3;
@@ -117,12 +120,13 @@ impl PathManager {
 
     /// A plain peer has acknowledged nothing of a queue pair since `since`: its path takes another source
     /// port if it is time.
-    pub(crate) fn plain_stalled(&mut self, path: PathId, since: Duration) {
+    pub(crate) fn plain_stalled(&mut self, path: PathId, qpn: Qpn, since: Duration) {
         let Some(p) = self.paths.get(path) else { return };
         // Others hear from it: the reason is not the way.
         let heard = p.last_progress.is_some_and(|at| at > since);
         let usual = p.rtt.smoothed().map_or(PLAIN_UNKNOWN, |rtt| rtt * PLAIN_ROUND_TRIPS);
-        if !heard && self.clock.now().saturating_sub(since) >= usual.max(PLAIN_WAIT) {
+        let times = if self.has_port_in_reserve(qpn) { PLAIN_RESERVE } else { 1 };
+        if !heard && self.clock.now().saturating_sub(since) >= usual.max(PLAIN_WAIT) * times {
             self.turn_plain_port(path);
         }
     }

@@ -185,6 +185,7 @@ impl SimHost {
             src: flow.src,
             dst: flow.dst,
             kind: PathKind::Udp,
+            src_port: flow.src_port,
             traffic_class: datagram.traffic_class,
             hop_limit: datagram.hop_limit,
             flow_label: datagram.flow_label,

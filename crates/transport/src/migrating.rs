@@ -192,9 +192,13 @@ impl QueuePair {
                 self.migrate(MigrationCause::Peer, host);
             }
             Step::Drop => {
-                if !(by.alternate && sends && self.compare(now, packet, host)) {
-                    self.core.counters.dropped_inactive_path += 1;
+                let is_old_request = by.by_port && self.is_old_request(packet);
+                let is_news = by.alternate && sends && self.compare(now, packet, host);
+                if by.by_port {
+                    // A new request of no bytes looks like a question.
+                    return !is_news || is_question(packet) && !is_old_request;
                 }
+                self.core.counters.dropped_inactive_path += u64::from(!is_news);
                 return false;
             }
             // What came by the alternate path as well proves that it works: it is the primary one.
@@ -225,6 +229,12 @@ impl QueuePair {
             }
         }
         true
+    }
+
+    /// Whether a packet is a request that was executed before, as questions are.
+    fn is_old_request(&self, packet: &Packet<'_>) -> bool {
+        let Halves::Rc(rc) = &self.halves else { return false };
+        is_question(packet) && rc.1.epsn().diff(packet.headers.bth.psn) > 0
     }
 
     /// Handles a packet by the alternate path of an end in REARM, or that is ARMED: a question of the peer,

@@ -37,18 +37,23 @@ const LONGEST: u32 = 7;
 const UNPROVEN: u32 = 6;
 
 /// By which of the paths of its queue pair a packet came. Both, if the two lead between the same
-/// addresses.
+/// addresses, and nothing else tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CameBy {
     /// By the primary path.
     pub primary: bool,
     /// By the alternate path.
     pub alternate: bool,
+    /// The two lead between the same addresses, and it was the source port that told by which of them the
+    /// packet came. A port is no fence: the peer may have another one than its flow label asks for, and what
+    /// is late by another port is late as by any network that reorders. So such a packet is news of the
+    /// alternate path, and handled like others all the same.
+    pub by_port: bool,
 }
 
 impl CameBy {
     /// By the primary path only.
-    pub const PRIMARY: Self = Self { primary: true, alternate: false };
+    pub const PRIMARY: Self = Self { primary: true, alternate: false, by_port: false };
 }
 
 /// What becomes of a packet and of the migration state.
@@ -360,9 +365,9 @@ mod tests {
     use MigState::{Armed, Migrated, Rearm};
 
     const STATES: [MigState; 3] = [Migrated, Rearm, Armed];
-    const ALTERNATE: CameBy = CameBy { primary: false, alternate: true };
-    const BOTH: CameBy = CameBy { primary: true, alternate: true };
-    const NEITHER: CameBy = CameBy { primary: false, alternate: false };
+    const ALTERNATE: CameBy = CameBy { primary: false, alternate: true, by_port: false };
+    const BOTH: CameBy = CameBy { primary: true, alternate: true, by_port: false };
+    const NEITHER: CameBy = CameBy { primary: false, alternate: false, by_port: false };
 
     /// IBTA 17.2.8.1 and figure 203, written down state by state: state, MigReq, what becomes of a packet
     /// that came by the primary path, by the alternate one, by both, by neither.

@@ -32,6 +32,7 @@ mod bytes;
 pub mod cm;
 pub mod error;
 pub mod ext;
+pub mod flow_label;
 pub mod gid;
 pub mod grh;
 pub mod icrc;

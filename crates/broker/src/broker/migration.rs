@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use polypath_cm::{AlternatePath, ClientId, PathOrder};
+use polypath_cm::{AlternatePath, ClientId, PathOrder, PathTaken};
 use polypath_ipc::migration::{self, PathNews};
 use polypath_ipc::{Push, message};
 
@@ -37,9 +37,9 @@ impl Broker {
         for &client in &clients {
             for news in news {
                 match *news {
-                    PathNews::Migrated { qpn, local, remote } => {
-                        let to = Some((local, remote));
-                        self.cm.path_migrated(now(), client, qpn, to, &mut self.host);
+                    PathNews::Migrated { qpn, local, remote, flow_label } => {
+                        let taken = PathTaken { local, remote, flow_label: Some(flow_label) };
+                        self.cm.path_migrated(now(), client, qpn, Some(taken), &mut self.host);
                     }
                     PathNews::AlternateFailed { qpn } => {
                         self.cm.alternate_failed(now(), client, qpn);
@@ -69,8 +69,8 @@ fn in_message(order: &PathOrder) -> (ClientId, migration::PathOrder) {
             };
             (client, migration::PathOrder::Load { qpn: qp_num, path })
         }
-        PathOrder::Migrate { client, qp_num, to: (local, remote) } => {
-            (client, migration::PathOrder::Migrate { qpn: qp_num, local, remote })
+        PathOrder::Migrate { client, qp_num, to: (local, remote), flow_label } => {
+            (client, migration::PathOrder::Migrate { qpn: qp_num, local, remote, flow_label })
         }
         PathOrder::Leave { client, qp_num, to: (local, remote) } => {
             (client, migration::PathOrder::Leave { qpn: qp_num, local, remote })

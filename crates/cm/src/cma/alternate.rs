@@ -10,7 +10,7 @@ use crate::ibcm::Connection;
 use crate::path::{HOP_LIMIT, ack_timeout};
 
 /// How much of the primary path an alternate one avoids: 3 both ends' ports, 2 the local interface,
-/// 1 the peer's address, 0 neither.
+/// 1 the peer's address, 0 neither, but perhaps what lies between.
 pub(super) type Class = u8;
 
 /// How many connections use each interface, by its index.
@@ -95,7 +95,8 @@ impl Primary {
 }
 
 /// The best alternate path with its class; `None` if there is none but those refused. Of equal
-/// interfaces, that of the fewest `uses` is the best.
+/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, not even such as
+/// were refused, it is the path by another source port, whose flow label is still to be chosen.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
@@ -106,7 +107,7 @@ pub(super) fn best(
     remotes.push(primary.remote);
     remotes.sort_unstable();
     remotes.dedup();
-    let mut found = None;
+    let (mut found, mut is_alone) = (None, true);
     for &(local, ifindex) in own.iter().filter(|(ip, _)| primary.suits(*ip)) {
         for &remote in &remotes {
             let class = primary.class(ifindex, remote);
@@ -114,9 +115,12 @@ pub(super) fn best(
             if class == 0
                 || !primary.suits(remote)
                 || own.iter().any(|(ip, _)| *ip == remote)
-                || c.migration.refused.contains(&pair)
                 || !primary.has_route((local, ifindex), remote, env)
             {
+                continue;
+            }
+            is_alone = false;
+            if c.migration.refused.contains(&pair) {
                 continue;
             }
             let Some(path) = primary.path(c, (local, Some(ifindex)), remote, env) else { continue };
@@ -129,7 +133,29 @@ pub(super) fn best(
             }
         }
     }
+    if is_alone {
+        return by_another_port(c, primary, own, env).map(|path| (0, path));
+    }
     found.map(|((class, ..), path)| (class, path))
+}
+
+/// The path between the primary path's addresses by another source port, which may lead another way through
+/// the network. Its flow label, which chooses the port, is left 0; `None` if that was refused.
+fn by_another_port(
+    c: &Connection,
+    primary: &Primary,
+    own: &[(IpAddr, u32)],
+    env: &mut dyn Environment,
+) -> Option<AlternatePath> {
+    let Primary { local, remote, ifindex, .. } = *primary;
+    let possible = own.contains(&(local, ifindex))
+        && primary.suits(local)
+        && primary.suits(remote)
+        && !own.iter().any(|(ip, _)| *ip == remote)
+        && !c.migration.refused.contains(&(local, remote))
+        && primary.has_route((local, ifindex), remote, env);
+    let path = possible.then(|| primary.path(c, (local, Some(ifindex)), remote, env))??;
+    Some(AlternatePath { flow_label: 0, ..path })
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

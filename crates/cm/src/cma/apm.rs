@@ -6,13 +6,14 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use polypath_wire::cm::{ApStatus, CmPath, SprStatus};
+use polypath_wire::flow_label::is_another_port;
 
 use super::alternate::{Primary, best, is_global};
 use crate::abi::address::ip_of;
 use crate::abi::event::{Event, Kind};
-use crate::apm::{AlternatePath, PathOrder};
+use crate::apm::{AlternatePath, PathOrder, PathTaken};
 use crate::env::{ClientId, Environment};
-use crate::ibcm::{IbEvent, LapPath, Suggestion, Told};
+use crate::ibcm::{Connection, IbEvent, LapPath, Suggestion, Told};
 use crate::ids::{Attachment, CmId, IdState, QpType};
 use crate::path::{Path, ack_timeout};
 use crate::{Cm, errno};
@@ -21,6 +22,12 @@ use crate::{Cm, errno};
 pub(super) fn wants(id: &CmId, env: &mut dyn Environment) -> bool {
     let connected = matches!(id.qp_type, QpType::Rc | QpType::Uc);
     connected && id.options.apm.unwrap_or_else(|| env.apm_by_default(id.client))
+}
+
+/// Whether this alternate path of a connection is the one that its host names.
+fn is_taken(c: &Connection, path: &AlternatePath, taken: &PathTaken) -> bool {
+    let told_apart = path.pair() == c.pair() && taken.flow_label.is_some();
+    path.pair() == taken.pair() && (!told_apart || taken.flow_label == Some(path.flow_label))
 }
 
 /// The alternate path that an application named for a connection that it is about to request;
@@ -124,9 +131,13 @@ impl Cm {
         let class = loaded.map(|path| primary.class(path.ifindex, path.remote));
         if !c.is_active {
             let others = primary.other_addresses(&own);
-            // Without another address here, only the active end can have a second path.
             let better = others.first().filter(|_| class.is_none_or(|class| class & 2 == 0));
-            let news = better.filter(|ip| m.suggested != Some(**ip) && !m.is_deaf);
+            // Without another address here, there may be another source port. To name the address in use asks
+            // for it, and tells an active end that has not followed a migration.
+            let own_address = (primary.local, primary.ifindex);
+            let same = Some(&primary.local).filter(|ip| primary.suits(**ip));
+            let same = same.filter(|_| loaded.is_none() && own.contains(&own_address));
+            let news = better.or(same).filter(|ip| m.suggested != Some(**ip) && !m.is_deaf);
             if let Some(&address) = news {
                 self.ib.send_sap(now, local_id, address);
                 if let Some(c) = self.ib.get_mut(local_id) {
@@ -153,7 +164,11 @@ impl Cm {
             }
             (None, found) => found.map(|(_, path)| path),
         };
-        if let Some(path) = path {
+        if let Some(mut path) = path {
+            if path.pair() == (primary.local, primary.remote) && path.flow_label == 0 {
+                let current = self.ib.get(local_id).map_or(0, |c| c.path.flow_label);
+                path.flow_label = self.ib.fresh_label(current);
+            }
             self.ib.send_lap(now, local_id, path);
             self.tell_paths(local_id, Kind::AltRouteResolved, 0);
         }
@@ -180,6 +195,7 @@ impl Cm {
         let Some(c) = self.ib.get_mut(local_id) else { return };
         let (Some(client), qp_num) = (c.client, c.qp.local_qpn) else { return };
         c.migration.alternate = Some(path);
+        c.migration.knows_label(path.flow_label);
         self.ib.counters.alternates_loaded += 1;
         self.order(PathOrder::LoadAlternate { client, qp_num, alternate: path });
         self.tell_paths(local_id, Kind::AltPathLoaded, 0);
@@ -211,7 +227,8 @@ impl Cm {
         let client = self.client_of(local_id).ok_or(off)?;
         let c = self.ib.get(local_id).ok_or(off)?;
         let primary = Primary::of(c, client, env);
-        if (lap.local, lap.remote) == (primary.local, primary.remote) {
+        let same_ends = (lap.local, lap.remote) == (primary.local, primary.remote);
+        if same_ends && !is_another_port(lap.flow_label, c.path.flow_label) {
             return Err((ApStatus::IsCurrent, None));
         }
         if lap.hop_limit == 0 {
@@ -359,34 +376,44 @@ impl Cm {
     /// Has the queue pair follow the peer's, which uses another path already.
     fn follow(&mut self, local_id: u32, told: Told, env: &mut dyn Environment) {
         let (Some(client), Some(c)) = (self.client_of(local_id), self.ib.get(local_id)) else {
-            return;
+            return self.ib.refuse_waiting_lap(local_id);
         };
         let (local, remote) = (told.local, told.remote);
-        let loaded = c.migration.alternate.is_some_and(|path| path.pair() == (local, remote));
-        if !loaded {
+        let flow_label = told.flow_label.unwrap_or(c.path.flow_label);
+        let leads = |path: &AlternatePath| {
+            let same_ends = path.pair() == c.pair();
+            path.pair() == (local, remote) && (!same_ends || path.flow_label == flow_label)
+        };
+        let loaded = c.migration.alternate.filter(leads).map(|path| path.flow_label);
+        if loaded.is_none() {
             let primary = Primary::of(c, client, env);
             let is_possible = primary.suits(local) && primary.suits(remote);
             let path = is_possible.then(|| primary.path(c, (local, None), remote, env)).flatten();
-            let Some(path) = path else { return };
-            self.load(local_id, path);
+            let Some(path) = path else { return self.ib.refuse_waiting_lap(local_id) };
+            self.load(local_id, AlternatePath { flow_label, ..path });
         }
+        let flow_label = loaded.unwrap_or(flow_label);
         let Some(c) = self.ib.get_mut(local_id) else { return };
         c.migration.follow(told.epoch);
         let qp_num = c.qp.local_qpn;
-        self.order(PathOrder::Migrate { client, qp_num, to: (local, remote) });
+        self.order(PathOrder::Migrate { client, qp_num, to: (local, remote), flow_label });
     }
 
-    /// Handles a queue pair that has migrated. `to` are the addresses of its path now, if they are
-    /// known; else it is the alternate path.
+    /// Handles a queue pair that has migrated. `to` is its path now, if that is known; else it is the
+    /// alternate path.
     pub(crate) fn migrated(
         &mut self,
         now: Duration,
         local_id: u32,
-        to: Option<(IpAddr, IpAddr)>,
+        to: Option<PathTaken>,
         by_host: bool,
         env: &mut dyn Environment,
     ) {
         if !self.ib.is_news(local_id, to, by_host) {
+            // A host that has not moved the queue pair could not follow the peer.
+            if by_host {
+                self.ib.refuse_waiting_lap(local_id);
+            }
             return;
         }
         let (Some(client), Some(c)) = (self.client_of(local_id), self.ib.get(local_id)) else {
@@ -394,14 +421,19 @@ impl Cm {
         };
         let alternate = c.migration.alternate;
         let path = match to {
-            Some(to) if alternate.is_none_or(|path| path.pair() != to) => {
+            Some(to) if !alternate.is_some_and(|path| is_taken(c, &path, &to)) => {
                 // It has migrated before it loaded the path that was agreed last. The address may be
                 // gone again by now.
                 let device = c.owner.and_then(|owner| self.ids.get(owner)?.attachment);
                 let primary = Primary::of(c, client, env);
-                primary.path(c, (to.0, None), to.1, env).or_else(|| {
+                let path = primary.path(c, (to.local, None), to.remote, env).or_else(|| {
                     let Attachment { device, ifindex, .. } = device?;
-                    Some(Primary::path_of(c, (device, to.0, ifindex), to.1))
+                    Some(Primary::path_of(c, (device, to.local, ifindex), to.remote))
+                });
+                let flow_label = to.flow_label.filter(|_| to.pair() == c.pair());
+                path.map(|path| AlternatePath {
+                    flow_label: flow_label.unwrap_or(path.flow_label),
+                    ..path
                 })
             }
             _ => alternate,
@@ -426,11 +458,17 @@ impl Cm {
     /// Handles a path that the host could not load.
     pub(crate) fn not_loaded(&mut self, now: Duration, local_id: u32) {
         let Some(c) = self.ib.get_mut(local_id) else { return };
-        if let Some(path) = c.migration.alternate.take() {
+        let Some(path) = c.migration.alternate.take() else { return };
+        let by_label = path.pair() == c.pair();
+        if !by_label {
             c.migration.refuse(path.pair());
-            self.tell_paths(local_id, Kind::AltRouteError, -errno::EINVAL);
-            self.try_later(now, local_id);
         }
+        self.tell_paths(local_id, Kind::AltRouteError, -errno::EINVAL);
+        if by_label && let Some(c) = self.ib.get_mut(local_id) {
+            let at = c.migration.fail_by_label(now);
+            return self.ib.look_at_paths(local_id, at);
+        }
+        self.try_later(now, local_id);
     }
 
     /// Looks at all paths again, because addresses or interfaces have changed.

@@ -11,8 +11,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_cm::{
-    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, PathOrder, Route,
-    RouteQuery,
+    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, PathOrder,
+    PathTaken, Route, RouteQuery,
 };
 use polypath_wire::Gid;
 use polypath_wire::cm::CmMad;
@@ -326,6 +326,12 @@ impl World {
 
     /// Tells a connection manager that a queue pair has migrated.
     pub fn migrated(&mut self, c: Client, qp_num: u32, to: Option<(IpAddr, IpAddr)>) {
+        let taken = |(local, remote)| PathTaken { local, remote, flow_label: None };
+        self.migrated_to(c, qp_num, to.map(taken));
+    }
+
+    /// The same with the flow label of the path.
+    pub fn migrated_to(&mut self, c: Client, qp_num: u32, to: Option<PathTaken>) {
         let (client, host) = (ClientId(u64::from(c.file.0)), &mut self.hosts[c.host]);
         host.cm.path_migrated(self.now, client, qp_num, to, &mut host.env);
     }

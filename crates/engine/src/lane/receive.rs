@@ -34,6 +34,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
         src: received.src,
         dst: received.dst,
         kind: received.kind,
+        src_port: received.src_port,
         traffic_class: received.traffic_class,
         hop_limit: received.hop_limit,
         flow_label: 0,

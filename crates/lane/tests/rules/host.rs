@@ -40,6 +40,7 @@ pub(crate) struct Sent {
     pub(crate) traffic_class: u8,
     /// From where to where.
     pub(crate) ends: (IpAddr, IpAddr),
+    pub(crate) src_port: u16,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -65,6 +66,8 @@ pub(crate) struct Io {
     pub(crate) overrun: Vec<u32>,
     /// Whether nothing can be sent.
     pub(crate) mute: bool,
+    /// What queue pairs send from these source ports is lost.
+    pub(crate) dead: Vec<u16>,
     pub(crate) qkey_violations: u32,
     /// Bytes charged to paths and not given back.
     pub(crate) charged: i64,
@@ -115,12 +118,15 @@ impl Outside<()> for Io {
     ) -> Result<(), NotSent> {
         let Some(address) = address.filter(|_| !self.mute) else { return Err(NotSent::NoWay) };
         let (traffic_class, ends) = (address.traffic_class, (address.local, address.remote));
+        let src_port = address.source_port;
         let payload = burst.copy_payload(&mut self.memory(own)).expect("all memory is there");
         for i in 0..burst.packets {
             let range = burst.range(i);
             let data = &payload[range.start as usize..range.end as usize];
             let bytes = encode(&burst.headers(i), data);
-            self.out.push(Sent { control: false, traffic_class, ends, bytes });
+            if !self.dead.contains(&src_port) {
+                self.out.push(Sent { control: false, traffic_class, ends, src_port, bytes });
+            }
         }
         Ok(())
     }
@@ -130,7 +136,8 @@ impl Outside<()> for Io {
         bytes.resize(bytes.len() + ICRC_LEN, 0);
         let (traffic_class, ends) =
             (out.address.traffic_class, (out.address.local, out.address.remote));
-        self.out.push(Sent { control: true, traffic_class, ends, bytes });
+        let src_port = out.address.source_port;
+        self.out.push(Sent { control: true, traffic_class, ends, src_port, bytes });
     }
 
     fn path_event(&mut self, _now: Duration, _paths: &PathManager, event: &PathEvent) {
@@ -301,6 +308,13 @@ impl Host {
         self.lane.handle_packet(&arrival, &packet, &mut self.io)
     }
 
+    pub(crate) fn take_sent(&mut self, sent: &Sent) -> Result<Taken, Refusal> {
+        let (src, dst) = sent.ends;
+        let arrival = Arrival { src_port: sent.src_port, ..arrival(src, dst, &sent.bytes) };
+        let packet = Packet::parse(&sent.bytes).expect("a packet");
+        self.lane.handle_packet(&arrival, &packet, &mut self.io)
+    }
+
     /// Does the rest of a round, and checks the lane's lists.
     pub(crate) fn run(&mut self) {
         self.lane.run(&mut self.io);
@@ -322,6 +336,7 @@ pub(crate) fn arrival(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Arrival {
         src,
         dst,
         kind: PathKind::Udp,
+        src_port: 0,
         traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
@@ -339,8 +354,7 @@ pub(crate) fn settle(hosts: &mut [Host; 2]) {
             for sent in core::mem::take(&mut hosts[from].io.out) {
                 quiet = false;
                 // The path manager counts the packets that it rejects.
-                let (src, dst) = sent.ends;
-                let _ = hosts[1 - from].take_between(src, dst, &sent.bytes);
+                let _ = hosts[1 - from].take_sent(&sent);
             }
         }
         if quiet && hosts.iter().all(|host| host.lane.is_idle()) {

@@ -1,6 +1,7 @@
 //! The promises of a lane to its owner.
 
 mod host;
+mod labels;
 mod marks;
 mod view;
 

@@ -182,6 +182,11 @@ pub(super) fn notify(id: u32) -> Vec<u8> {
     command(15, 0, &[&id.to_ne_bytes(), &COMM_EST.to_ne_bytes()])
 }
 
+/// The flow label of the address vector in the answer to [`qp_attr`].
+pub(super) fn flow_label(answer: &[u8]) -> u32 {
+    u32_at(answer, 56)
+}
+
 /// Asks for the queue pair's attributes for a state, which is a number of `enum ibv_qp_state`.
 pub(super) fn qp_attr(id: u32, state: u32) -> Vec<u8> {
     command(11, QP_ATTR_LEN, &[&[0; 8], &id.to_ne_bytes(), &state.to_ne_bytes()])

@@ -157,7 +157,7 @@ impl Responder {
 
     /// The expected PSN.
     #[inline]
-    fn epsn(&self) -> Psn {
+    pub(crate) fn epsn(&self) -> Psn {
         Psn::new(self.next as u32)
     }
 

@@ -164,8 +164,8 @@ impl Connections {
         }
     }
 
-    /// Tells a peer that repeats its LAP that the answer comes when the host has moved the queue pair.
-    /// If the host can't move it, no answer will come, and the peer goes on repeating.
+    /// Tells a peer that repeats its LAP that the answer comes when the host has moved the queue pair, or has
+    /// said that it can't.
     fn ask_for_patience(&mut self, rx: &Received<'_>, local_id: u32) {
         let follows = self.get(local_id).filter(|c| c.migration.follows.is_some());
         if let Some(mra) = follows.map(|c| mra(c, rx.tid)) {
@@ -225,6 +225,15 @@ impl Connections {
         let asked = self.get_mut(local_id).and_then(|c| c.migration.asked.take());
         if let Some((path, told)) = asked {
             self.take_lap(local_id, path, Some(told));
+        }
+    }
+
+    /// Refuses the LAP that waits for its answer, because this end can't follow the peer: the path that the
+    /// peer uses, and not one that it asks for, is at fault (status 3).
+    pub(crate) fn refuse_waiting_lap(&mut self, local_id: u32) {
+        let asked = self.get_mut(local_id).and_then(|c| c.migration.asked.take());
+        if let Some((LapPath { tid, answer_to, .. }, _)) = asked {
+            self.answer_lap(local_id, tid, answer_to, ApStatus::Reject, None);
         }
     }
 

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use super::super::connection::Connection;
 use super::super::endpoints::Endpoints;
-use super::told::Told;
+use super::told::{self, Told};
 use crate::abi::address::ip_of;
 
 /// How the two ends stand to each other, by what a message told.
@@ -37,16 +37,25 @@ impl Connection {
         (ip_of(&self.path.sgid), ip_of(&self.path.dgid))
     }
 
+    /// Whether the queue pair uses this path, as far as is known. Paths between the same addresses differ by
+    /// flow labels that both ends agreed on; another label is that of an application, and tells nothing.
+    pub(crate) fn is_at(&self, pair: (IpAddr, IpAddr), flow_label: Option<u32>) -> bool {
+        let differs = |label| label != self.path.flow_label;
+        let known = |label: &u32| self.migration.labels.contains(label);
+        pair == self.pair() && flow_label.filter(|label| differs(*label)).is_none_or(|l| !known(&l))
+    }
+
     /// What this end tells about its path.
-    pub(super) fn telling(&self) -> [u8; 48] {
+    pub(super) fn telling(&self) -> [u8; told::LEN] {
         let (local, remote) = self.pair();
-        Told::bytes(self.migration.epoch, &Endpoints { local, remote, ..self.endpoints })
+        let at = Endpoints { local, remote, ..self.endpoints };
+        Told::bytes(self.migration.epoch, &at, self.path.flow_label)
     }
 
     /// Compares the peer's path with this end's.
     pub(super) fn standing(&mut self, told: Option<Told>) -> Standing {
         let Some(told) = told else { return Standing::Even };
-        if (told.local, told.remote) == self.pair() {
+        if self.is_at((told.local, told.remote), told.flow_label) {
             self.migration.epoch = self.migration.epoch.max(told.epoch);
             return Standing::Even;
         }

@@ -18,6 +18,11 @@ const FAILURES_MAX: u32 = 5;
 /// The least time between two transactions of a connection. Each failure doubles it.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
+/// The pauses between attempts with further flow labels grow to 51 s. After so long without a failure they
+/// begin anew.
+const LABEL_DOUBLINGS: u32 = 9;
+const LABELS_CALM: Duration = Duration::from_secs(120);
+
 /// What a connection knows of migration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Migration {
@@ -57,6 +62,11 @@ pub(crate) struct Migration {
     pub(crate) not_before: Duration,
     /// Refusals and time-outs since the last success or event.
     pub(crate) failures: u32,
+    /// The latest flow labels of paths that the connection has used, or that were agreed on. Of paths between
+    /// the same addresses, these are told apart; others are an application's own business.
+    pub(in super::super) labels: Vec<u32>,
+    /// How many flow labels in a row led nowhere, and when the latest one was given up.
+    label_failures: (u32, Duration),
     /// Pairs of addresses that were refused since the last event.
     pub(crate) refused: Vec<(IpAddr, IpAddr)>,
     /// The address that the peer suggested last.
@@ -107,6 +117,7 @@ impl Migration {
     /// Forgets what earlier failures taught, because something has changed.
     pub(crate) fn refresh(&mut self) {
         self.failures = 0;
+        self.label_failures = (0, Duration::ZERO);
         self.refused.clear();
         self.suggested = None;
     }
@@ -116,6 +127,26 @@ impl Migration {
         self.failures = self.failures.saturating_add(1);
         self.not_before = now + PAUSE * (1 << self.failures.min(FAILURES_MAX));
         (self.failures < FAILURES_MAX).then_some(self.not_before)
+    }
+
+    /// Notes the flow label of a path that the connection uses, or that is agreed on.
+    pub(crate) fn knows_label(&mut self, flow_label: u32) {
+        const LABELS_MAX: usize = 16;
+        self.labels.retain(|known| *known != flow_label);
+        if self.labels.len() == LABELS_MAX {
+            self.labels.remove(0);
+        }
+        self.labels.push(flow_label);
+    }
+
+    /// Counts a failure of a path that differs from the one in use by its flow label only. Returns the time
+    /// of the next attempt: there are always further labels, which may lead another way.
+    pub(crate) fn fail_by_label(&mut self, now: Duration) -> Duration {
+        let (failures, at) = self.label_failures;
+        let failures = if now.saturating_sub(at) > LABELS_CALM { 1 } else { failures + 1 };
+        self.label_failures = (failures.min(LABEL_DOUBLINGS), now);
+        self.not_before = now + PAUSE * (1 << self.label_failures.0);
+        self.not_before
     }
 
     /// Notes the peer's number of migrations, which this end has when it has followed.

@@ -4,13 +4,15 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
+use polypath_wire::flow_label::is_another_port;
+
 use super::super::connection::{IbEvent, State};
 use super::super::endpoints::Endpoints;
 use super::super::table::Connections;
 use super::messages;
 use super::state::{About, PAUSE, Transaction};
 use crate::abi::address::gid_of;
-use crate::apm::AlternatePath;
+use crate::apm::{AlternatePath, PathTaken};
 use crate::env::ClientId;
 
 /// The time until a LAP or SAP is repeated for the first time. It doubles each time, up to the
@@ -200,6 +202,14 @@ impl Connections {
         self.send(to, mad, Some(local_id), attempt);
     }
 
+    /// A flow label whose source port is another one than that of this label.
+    pub(crate) fn fresh_label(&mut self, than: u32) -> u32 {
+        // One of 16,384 does not fit.
+        let draws = core::iter::repeat_with(|| self.random() & 0xf_ffff);
+        let fits = |label: &u32| is_another_port(*label, than);
+        draws.take(8).find(fits).unwrap_or((than ^ 1).max(2))
+    }
+
     /// Moves a connection to the path that its queue pair has migrated to. Its own messages go that
     /// way from now on.
     pub(crate) fn moved(&mut self, now: Duration, local_id: u32, to: &AlternatePath) {
@@ -213,12 +223,15 @@ impl Connections {
             ifindex: to.ifindex,
             traffic_class: to.traffic_class,
         };
+        let before = c.path.flow_label;
         c.path.sgid = gid_of(to.local);
         c.path.dgid = to.remote_gid;
         c.path.flow_label = to.flow_label;
         c.path.traffic_class = to.traffic_class;
         c.path.hop_limit = to.hop_limit;
         let m = &mut c.migration;
+        m.knows_label(before);
+        m.knows_label(to.flow_label);
         m.alternate = None;
         m.is_chosen = false;
         m.epoch = m.epoch.saturating_add(1).max(m.follows.take().unwrap_or(0));
@@ -242,14 +255,9 @@ impl Connections {
     /// Counts what the host or the application (`by_host` false) says about a migration. Returns
     /// whether it is news; each tells a migration once, at most. Who names the path that the
     /// connection uses already tells no news.
-    pub(crate) fn is_news(
-        &mut self,
-        local_id: u32,
-        to: Option<(IpAddr, IpAddr)>,
-        by_host: bool,
-    ) -> bool {
+    pub(crate) fn is_news(&mut self, local_id: u32, to: Option<PathTaken>, by_host: bool) -> bool {
         let Some(c) = self.get_mut(local_id) else { return false };
-        let differs = to.map(|to| to != c.pair());
+        let differs = to.map(|to| !c.is_at(to.pair(), to.flow_label));
         let m = &mut c.migration;
         let (teller, other) = match by_host {
             true => (&mut m.by_host, m.by_application),

@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use polypath_cm::PathTaken;
+
 /// Two addresses, the local one first.
 pub(super) type Pair = (IpAddr, IpAddr);
 
@@ -13,21 +15,44 @@ pub(super) enum Mig {
     Armed,
 }
 
+/// A path: its addresses, and its flow label, which chooses the source port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) pair: Pair,
+    pub(super) label: u32,
+}
+
+impl Way {
+    /// The same, as a host tells its connection manager of it.
+    pub(super) fn taken(self) -> PathTaken {
+        let Self { pair: (local, remote), label } = self;
+        PathTaken { local, remote, flow_label: Some(label) }
+    }
+
+    /// The same, as the other end sees it.
+    pub(super) fn mirrored(self) -> Self {
+        let (local, remote) = self.pair;
+        Self { pair: (remote, local), ..self }
+    }
+}
+
 /// One end.
 #[derive(Clone, Debug)]
 pub(super) struct QueuePair {
-    pub(super) primary: Pair,
-    pub(super) alternate: Option<Pair>,
+    pub(super) primary: Way,
+    pub(super) alternate: Option<Way>,
     pub(super) state: Mig,
 }
 
 impl QueuePair {
-    pub(super) fn new(primary: Pair) -> Self {
+    /// The queue pair of a connection between these addresses, with the flow label of its address vector.
+    pub(super) fn new(pair: Pair, label: u32) -> Self {
+        let primary = Way { pair, label };
         Self { primary, alternate: None, state: Mig::Migrated }
     }
 
     /// Loads an alternate path. An armed queue pair stays so.
-    pub(super) fn load(&mut self, alternate: Pair) {
+    pub(super) fn load(&mut self, alternate: Way) {
         self.alternate = Some(alternate);
         if self.state == Mig::Migrated {
             self.state = Mig::Rearm;
@@ -42,19 +67,24 @@ impl QueuePair {
         true
     }
 
-    /// The packet that it sends now: its addresses, and MigReq.
-    pub(super) fn packet(&self) -> (Pair, bool) {
+    /// The packet that it sends now: its path, and MigReq.
+    pub(super) fn packet(&self) -> (Way, bool) {
         (self.primary, self.state == Mig::Migrated)
     }
 
-    /// Receives a packet that the peer sent between these addresses. Returns whether it has migrated
-    /// for it.
-    pub(super) fn receive(&mut self, (remote, local): Pair, mig_req: bool) -> bool {
-        let came_by = (local, remote);
+    /// Receives a packet that the peer sent by this path. Returns whether it has migrated for it. The label
+    /// tells the alternate path from the primary one if both have the same addresses.
+    pub(super) fn receive(
+        &mut self,
+        Way { pair: (remote, local), label }: Way,
+        mig_req: bool,
+    ) -> bool {
+        let came_by = Way { pair: (local, remote), label };
         if self.state == Mig::Armed && mig_req {
             return Some(came_by) == self.alternate && self.migrate();
         }
-        if came_by == self.primary && self.state == Mig::Rearm && !mig_req {
+        let by_primary = came_by.pair == self.primary.pair && Some(came_by) != self.alternate;
+        if by_primary && self.state == Mig::Rearm && !mig_req {
             self.state = Mig::Armed;
         }
         false

@@ -12,7 +12,7 @@ use polypath_wire::cm::CmMad;
 use super::super::abi::{self, Event, Param, event};
 use super::super::case::{CmCase, Service};
 use super::super::host::{CmHost, Numbers, datagram, message};
-use super::queue_pair::{Mig, Pair, QueuePair};
+use super::queue_pair::{Mig, Pair, QueuePair, Way};
 use super::rules::Watcher;
 use super::step::{Action, ApmReport};
 use crate::datagram::address;
@@ -25,6 +25,7 @@ use crate::run::Failure;
 /// What makes the stream of draws one of its own, so that no other case changes with it.
 const STREAM: u64 = 0x41_504d_7061_7468;
 const BALANCE_STREAM: u64 = 0x42_616c_616e_6365;
+const LABEL_STREAM: u64 = 0x4c_6162_656c; // Some hosts have one link, and source ports as paths.
 const PORT: u16 = 7000;
 const SERVICE: Service = Service { ud: false, xrc: false, port: PORT };
 const CLIENT: ClientId = ClientId(1);
@@ -113,6 +114,7 @@ impl World {
     fn new(seed: u64, print: bool) -> Self {
         let mut rng = Rng::new(seed ^ STREAM);
         let links = 2 + rng.below(2) as usize;
+        let links = if Rng::new(seed ^ LABEL_STREAM).chance(200) { 1 } else { links };
         let link = |rng: &mut Rng| {
             let jitter = [Duration::ZERO, MS, MS * 300, SEC * 3][rng.below(4) as usize];
             let delay = Duration::from_micros(5 + rng.below(200));
@@ -280,15 +282,18 @@ impl World {
         }
         let (Some(a), Some(b)) = (&conn.qps[0], &conn.qps[1]) else { return Ok(()) };
         let what = || format!("connection {number}: {a:?}, {b:?}");
-        let swap = |(local, remote): Pair| (remote, local);
-        demand(a.primary == swap(b.primary), "both ends use the same path", what)?;
+        demand(a.primary == b.primary.mirrored(), "both ends use the same path", what)?;
         demand(
-            a.alternate == b.alternate.map(swap),
+            a.alternate == b.alternate.map(Way::mirrored),
             "both ends have the same alternate path",
             what,
         )?;
         demand(a.alternate.is_some(), "a backup is loaded if there is one", what)?;
-        let apart = a.alternate.is_some_and(|p| p.0 != a.primary.0 && p.1 != a.primary.1);
+        let primary = a.primary.pair;
+        let apart = a.alternate.is_some_and(|p| match self.case.links.len() {
+            1 => p.pair == primary && p.label != a.primary.label,
+            _ => p.pair.0 != primary.0 && p.pair.1 != primary.1,
+        });
         demand(apart, "an alternate path is another path", what)?;
         demand(a.state == Mig::Armed && b.state == Mig::Armed, "every backup is armed", what)?;
         for (host, qp) in [a, b].into_iter().enumerate() {
@@ -296,7 +301,7 @@ impl World {
             let of = |id: &&polypath_cm::IdStatus| id.qp_num == qpn(number, host);
             let known = ids.iter().find(of).and_then(|id| id.migration);
             demand(
-                known.is_some_and(|m| m.alternate == qp.alternate),
+                known.is_some_and(|m| m.alternate == qp.alternate.map(|way| way.pair)),
                 "managers know what is so",
                 || format!("{}, host {host}: {known:?}", what()),
             )?;
@@ -313,11 +318,11 @@ impl World {
         let lives = |c: &&Conn| c.is_up && !c.is_over;
         let qps: Vec<_> =
             self.conns.iter().filter(lives).filter_map(|c| c.qps[0].as_ref()).collect();
-        let count = |local: IpAddr| qps.iter().filter(|qp| qp.primary.0 == local).count();
+        let count = |local: IpAddr| qps.iter().filter(|qp| qp.primary.pair.0 == local).count();
         for qp in &qps {
-            let other = qp.alternate.map_or(0, |alternate| count(alternate.0));
+            let other = qp.alternate.map_or(0, |alternate| count(alternate.pair.0));
             demand(
-                count(qp.primary.0) <= other + 1,
+                count(qp.primary.pair.0) <= other + 1,
                 "connections are spread over the ports",
                 || format!("{qps:?}"),
             )?;
@@ -457,10 +462,10 @@ impl World {
     /// The application's queue pair goes to RTS, with the path of the connection manager.
     fn ready(&mut self, conn: usize, host: usize) -> Verdict {
         let id = self.conns[conn].ids[host].unwrap_or_default();
-        self.command(host, &abi::qp_attr(id, 2))?;
+        let label = abi::flow_label(&self.command(host, &abi::qp_attr(id, 2))?);
         let link = conn % self.case.links.len();
         let ip = |host| address(link, host, self.case.v6);
-        self.conns[conn].qps[host] = Some(QueuePair::new((ip(host), ip(1 - host))));
+        self.conns[conn].qps[host] = Some(QueuePair::new((ip(host), ip(1 - host)), label));
         Ok(())
     }
 
@@ -491,15 +496,15 @@ impl World {
             }
             Action::Traffic { conn, from } => {
                 let sent = self.conns[conn].qps[from].as_ref().map(QueuePair::packet);
-                let Some((pair, mig_req)) = sent else { return Ok(()) };
-                if self.can_carry(from, pair) {
+                let Some((way, mig_req)) = sent else { return Ok(()) };
+                if self.can_carry(from, way.pair) {
                     let at = self.now + self.rng.time(MS);
-                    self.plan(at, Action::Arrive { conn, at: 1 - from, pair, mig_req });
+                    self.plan(at, Action::Arrive { conn, at: 1 - from, way, mig_req });
                 }
             }
-            Action::Arrive { conn, at, pair, mig_req } => {
+            Action::Arrive { conn, at, way, mig_req } => {
                 let Some(qp) = &mut self.conns[conn].qps[at] else { return Ok(()) };
-                if qp.receive(pair, mig_req) {
+                if qp.receive(way, mig_req) {
                     self.has_migrated(conn, at);
                 }
             }
@@ -514,6 +519,7 @@ impl World {
             Action::Execute { host, order } => self.execute(host, order),
             Action::Tell { conn, host, to } => {
                 let h = &mut self.hosts[host];
+                let to = to.map(Way::taken);
                 h.cm.path_migrated(self.now, CLIENT, qpn(conn, host), to, &mut h.env);
             }
             Action::Address { host, link, there } => {
@@ -529,7 +535,7 @@ impl World {
                             let at = self.now + self.rng.time(SEC);
                             let gone = address(link, host, self.case.v6);
                             let qp = self.conns[conn].qps[host].as_ref();
-                            if qp.is_some_and(|qp| qp.primary.0 == gone) {
+                            if qp.is_some_and(|qp| qp.primary.pair.0 == gone) {
                                 self.plan(at, Action::Migrate { conn, host });
                             }
                         }
@@ -559,25 +565,30 @@ impl World {
         let Some(qp) = &mut self.conns[conn].qps[host] else { return };
         match order {
             PathOrder::LoadAlternate { client, qp_num, alternate } => {
-                if qp.primary == alternate.pair() {
+                let way = Way { pair: alternate.pair(), label: alternate.flow_label };
+                if qp.primary == way {
                     // It has migrated there before.
                 } else if refused {
                     let h = &mut self.hosts[host];
                     h.cm.alternate_failed(self.now, client, qp_num);
                 } else {
-                    qp.load(alternate.pair());
+                    qp.load(way);
                 }
             }
-            PathOrder::Migrate { to, .. } => {
-                if qp.primary == to {
-                    let at = self.in_order(host);
-                    self.plan(at, Action::Tell { conn, host, to: Some(to) });
-                } else if qp.alternate == Some(to) && qp.migrate() {
+            PathOrder::Migrate { to, flow_label, .. } => {
+                // Only of the same addresses, the label tells paths apart.
+                let same = qp.alternate.is_some_and(|way| way.pair == qp.primary.pair);
+                let is = |way: Way| way.pair == to && (!same || way.label == flow_label);
+                if !is(qp.primary) && qp.alternate.is_some_and(is) && qp.migrate() {
                     self.has_migrated(conn, host);
+                } else {
+                    let (to, at) = (Some(qp.primary), self.in_order(host));
+                    self.plan(at, Action::Tell { conn, host, to });
                 }
             }
             PathOrder::Leave { to, .. } => {
-                if qp.alternate == Some(to) && qp.state == Mig::Armed && qp.migrate() {
+                let leads = qp.alternate.is_some_and(|way| way.pair == to);
+                if leads && qp.state == Mig::Armed && qp.migrate() {
                     self.report.balanced += 1;
                     self.has_migrated(conn, host);
                 }

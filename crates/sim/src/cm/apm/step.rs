@@ -2,7 +2,7 @@
 
 use polypath_cm::PathOrder;
 
-use super::queue_pair::Pair;
+use super::queue_pair::Way;
 use crate::link_faults::LinkFaults;
 
 /// The result of a run.
@@ -38,7 +38,7 @@ pub(super) enum Action {
     Arrive {
         conn: usize,
         at: usize,
-        pair: Pair,
+        way: Way,
         mig_req: bool,
     },
     /// A queue pair migrates by itself, if it is armed.
@@ -55,7 +55,7 @@ pub(super) enum Action {
     Tell {
         conn: usize,
         host: usize,
-        to: Option<Pair>,
+        to: Option<Way>,
     },
     Address {
         host: usize,
