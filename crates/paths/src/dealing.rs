@@ -1,9 +1,10 @@
 //! How plain queue pairs share the ports of a bond of the kernel's.
 //!
-//! A queue pair whose peer knows one path only leaves by one port of the bond. They are dealt so that the ports
-//! have as many of them as each other: first those between the same two addresses, and where that leaves a
-//! choice, all that leave by the bond. So that single ones can be moved, they have paths of their own
-//! ([`PeerKey::way`](crate::peers::PeerKey::way)), which share source ports: one socket is enough for many.
+//! A queue pair whose peer knows one path only leaves by one port of the bond. They are dealt so that the
+//! ports have as many of them as each other: first those between the same two addresses, and where that
+//! leaves a choice, all that leave by the bond. So that single ones can be moved, they have paths of their
+//! own ([`PeerKey::way`](crate::peers::PeerKey::way)), which share source ports: one socket is enough for
+//! many.
 //!
 //! When a port of the bond is lost, those that left by it are dealt to others at once, and ask for what is
 //! outstanding. When one comes, as few as possible move to it. A queue pair that ends leaves its place to
@@ -25,8 +26,8 @@ use crate::peers::{Peer, PeerKey};
 use crate::select::Pair;
 use crate::types::PathEvent;
 
-/// The most paths of plain queue pairs with the same ends; any more share them. Bonds of 2, 3, 4, 6 and 8 ports
-/// share so many evenly.
+/// The most paths of plain queue pairs with the same ends; any more share them. Bonds of 2, 3, 4, 6 and 8
+/// ports share so many evenly.
 const WAYS: u8 = 24;
 /// With so many peers, a queue pair gets a path of its own only if none leaves by its port of the bond.
 const CROWDED: usize = MAX_PEERS / 2;
@@ -157,8 +158,8 @@ impl PathManager {
         if fit.is_empty() { usable().collect() } else { fit }
     }
 
-    /// The port of the bond with the fewest queue pairs. Of several, the first in an order that begins elsewhere
-    /// for each lane and peer.
+    /// The port of the bond with the fewest queue pairs. Of several, the first in an order that begins
+    /// elsewhere for each lane and peer.
     pub(crate) fn least_loaded(
         &self,
         lag: &Lag,
@@ -251,8 +252,8 @@ impl PathManager {
         }
     }
 
-    /// Has the plain queue pairs of a peer leave by this port of their bond, if the bond sends by it. While it
-    /// sends by none, the source port stays.
+    /// Has the plain queue pairs of a peer leave by this port of their bond, if the bond sends by it. While
+    /// it sends by none, the source port stays.
     pub(crate) fn leave_by(&mut self, peer: PeerId, port: u32) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         let moved = p.leaves_by.replace(port) != Some(port);

@@ -1,4 +1,5 @@
-//! Plain queue pairs that left a port of a bond of the kernel's by which their peer was silent come back to it.
+//! Plain queue pairs that left a port of a bond of the kernel's by which their peer was silent come back to
+//! it.
 //!
 //! A plain peer answers no probes, so nothing but data tells whether the port carries again. So one of the
 //! queue pairs that left it tries it with what it sends anyway: its path gets a source port that leads there.
@@ -53,8 +54,8 @@ impl PathManager {
         self.silences.get(&(pair, port)).is_some_and(|silence| silence.lasts)
     }
 
-    /// A peer is silent by the port of its bond that its plain queue pairs leave by: they leave by another one.
-    /// Returns whether they did; if there is no bond, or no other port, nothing has changed.
+    /// A peer is silent by the port of its bond that its plain queue pairs leave by: they leave by another
+    /// one. Returns whether they did; if there is no bond, or no other port, nothing has changed.
     pub(crate) fn leave_silent_port(&mut self, peer: PeerId) -> bool {
         let now = self.clock.now();
         let Some(p) = self.peers.get(peer) else { return false };
@@ -97,8 +98,8 @@ impl PathManager {
         true
     }
 
-    /// The plain queue pairs of a peer leave by this port of their bond from now on. If the peer was silent by
-    /// it, that is a try.
+    /// The plain queue pairs of a peer leave by this port of their bond from now on. If the peer was silent
+    /// by it, that is a try.
     pub(crate) fn try_port(&mut self, peer: PeerId, port: u32) {
         let now = self.clock.now();
         let Some(p) = self.peers.get(peer) else { return };
@@ -192,8 +193,8 @@ impl PathManager {
         }
     }
 
-    /// The peer of a plain path has answered by the port of the bond that the path tries: all that left it may
-    /// use it again.
+    /// The peer of a plain path has answered by the port of the bond that the path tries: all that left it
+    /// may use it again.
     #[cold]
     pub(crate) fn port_carries(&mut self, path: PathId) {
         let Some(p) = self.paths.get_mut(path) else { return };

@@ -7,8 +7,8 @@
 //! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
 //! because the loss of one port leads all hashes elsewhere.
 //!
-//! Queue pairs that have one path share the bond's ports as well ([`dealing`](crate::dealing)). Such a path is
-//! not given up with its port of the bond, but gets another one.
+//! Queue pairs that have one path share the bond's ports as well ([`dealing`](crate::dealing)). Such a path
+//! is not given up with its port of the bond, but gets another one.
 //!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.

@@ -97,8 +97,8 @@ impl Host {
         shares
     }
 
-    /// A queue pair sends something, and nothing is acknowledged until it has left its port of the bond, for so
-    /// long at most. Asked as often as a transport does.
+    /// A queue pair sends something, and nothing is acknowledged until it has left its port of the bond,
+    /// for so long at most. Asked as often as a transport does.
     fn leave(&mut self, n: u32, time: Duration) {
         let (port, end) = (self.port_of(n), self.now + time);
         while self.port_of(n) == port && self.now < end {
