@@ -42,6 +42,10 @@ impl LocalAddresses {
         changed
     }
 
+    pub(crate) fn lags(&self) -> &[Lag] {
+        &self.lags
+    }
+
     /// The bond that the interface of this index is.
     pub(crate) fn lag(&self, ifindex: u32) -> Option<&Lag> {
         self.lags.iter().find(|lag| lag.ifindex == ifindex)

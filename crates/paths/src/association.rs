@@ -50,7 +50,8 @@ pub(crate) struct Association {
     /// The source ports that each end wants for a pair of addresses; 0 for one that knows of one only.
     pub(crate) local_ports: u8,
     pub(crate) remote_ports: u8,
-    /// The address list that we announce, its version, and the version that the peer has.
+    /// The address list that we announce, its version (which is that of
+    /// [`local_ports`](Self::local_ports), too), and the version that the peer has.
     pub(crate) announced: Vec<Announced>,
     pub(crate) announced_version: u32,
     pub(crate) announced_seen: u32,

@@ -86,10 +86,10 @@ impl PathManager {
         let options =
             PathOptions { multipath: options.multipath && self.config.multipath, ..options };
         let slot = (remote_qpn >> 16) as u8;
-        let key = self.by_a_way(qpn, PeerKey { local, remote, slot, options, way: 0 });
+        let (key, port) = self.dealt(qpn, PeerKey { local, remote, slot, options, way: 0 });
         match self.peers.by_key(&key) {
             Some(index) => Ok(index),
-            None => self.add_peer(key),
+            None => self.add_peer(key, port),
         }
     }
 
@@ -116,28 +116,34 @@ impl PathManager {
         }
     }
 
-    fn add_peer(&mut self, key: PeerKey) -> Result<PeerId, AttachError> {
+    /// `port`: the index of the bond's port that its own path is to leave by, if it matters.
+    fn add_peer(&mut self, key: PeerKey, port: Option<u32>) -> Result<PeerId, AttachError> {
         if self.peers.is_full() {
             return Err(AttachError::Limit("peers", MAX_PEERS));
         }
         let mut address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
-        if self.ways_of(&key).is_some() {
-            address.source_port = self.draw_port((key.local, key.remote), key.way);
+        if let Some(port) = port {
+            address.source_port = self.port_by((key.local, key.remote), port);
         }
         let path = self.new_path(address, Role::Plain { peer: PeerId(0) });
         let down = path.state == PathState::Down;
         let own = self.paths.insert(path).ok_or(AttachError::Limit("paths", MAX_PEERS * 9))?;
-        let sibling = self.peers.sibling(&key).map(|p| p.nonce);
-        let nonce = sibling.unwrap_or_else(|| Nonce(self.random.bytes()));
+        let sibling = self.peers.sibling(&key).map(|p| (p.nonce, p.plain));
+        let (nonce, plain) = sibling.unwrap_or_else(|| (Nonce(self.random.bytes()), false));
         let policy = match self.make_policy {
             Some(make) => AnyPolicy::Other(make()),
             None => AnyPolicy::of(self.usage.mode_of(key.remote)),
         };
         let mut peer = Peer::new(key, own, policy, nonce);
+        (peer.leaves_by, peer.plain) = (port, plain);
         peer.switched_at = self.clock.now();
         let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer: index };
+        }
+        if let Some(port) = port {
+            self.try_port(index, port);
+            self.try_later(index);
         }
         if let Some(a) = self.association_with_path(&key) {
             self.join(index, a);
@@ -159,7 +165,7 @@ impl PathManager {
 
     /// The association with the same remote lane that has these addresses among its paths, and that the peer
     /// would choose too.
-    fn association_with_path(&self, key: &PeerKey) -> Option<AssociationId> {
+    pub(crate) fn association_with_path(&self, key: &PeerKey) -> Option<AssociationId> {
         let fits = |p: &PathId| {
             self.paths
                 .get(*p)
@@ -227,10 +233,14 @@ impl PathManager {
     pub(crate) fn remove_peer(&mut self, index: PeerId) {
         let Some(peer) = self.peers.remove(index) else { return };
         self.timers.set(Timer::Hold(index), None);
+        self.timers.set(Timer::Port(index), None);
         if let Some(a) = peer.pending {
             self.remove_unproven(a, &peer.key);
         }
         self.release_path(peer.own);
+        if !self.silences.is_empty() {
+            self.forget_silences();
+        }
     }
 
     /// Takes one user from the path; without users the path is removed.

@@ -35,7 +35,7 @@ impl PathManager {
             let there = match timer {
                 Timer::Association(a) => self.associations.get(a).is_some(),
                 Timer::Hello(qpn) => self.qps.contains_key(&qpn),
-                Timer::Hold(peer) => self.peers.get(peer).is_some(),
+                Timer::Hold(peer) | Timer::Port(peer) => self.peers.get(peer).is_some(),
                 Timer::DownDelay(path) | Timer::Stream(path) => self.paths.get(path).is_some(),
             };
             hold!(there, "{timer:?} is set, its owner is gone");
@@ -189,6 +189,11 @@ impl PathManager {
     /// Bytes that count against the window of a path.
     pub fn in_flight(&self, path: PathId) -> Option<u32> {
         Some(self.paths.get(path)?.congestion.in_flight())
+    }
+
+    /// The paths that may carry traffic.
+    pub fn alive(&self) -> impl Iterator<Item = PathId> + '_ {
+        self.paths.iter().filter(|(_, p)| p.usable()).map(|(i, _)| i)
     }
 
     /// All paths.

@@ -221,7 +221,7 @@ pub struct Usage {
     pub hold: Duration,
     /// As in [`Config::ecn`].
     pub ecn: bool,
-    /// As in [`Config::ports`]. A change counts for associations that begin later.
+    /// As in [`Config::ports`]. A change counts for associations that there are, too.
     pub ports: u8,
     /// Whether paths through shared memory are used, if this lane can have any. While they are not, those
     /// that there are count as taken down by hand.

@@ -102,7 +102,9 @@ impl PathManager {
                 let path = self.member_at(index, PathNumber(frame.path), from)?;
                 self.probe_answered(index, path, number)?;
             }
-            Body::Addresses { version, list } => self.take_addresses(index, version, list),
+            Body::Addresses { version, ports, list } => {
+                self.take_addresses(index, version, ports, list);
+            }
             Body::Table { version, entries } => self.take_table(index, version, &entries),
             Body::Notice => {}
             // The peer's lane goes away. Some of its acknowledgements may still be under way by other
@@ -166,14 +168,23 @@ impl PathManager {
         self.update_control(index);
     }
 
-    /// The peer's addresses changed.
-    fn take_addresses(&mut self, index: AssociationId, version: u32, list: Vec<Announced>) {
+    /// The peer's addresses changed, or the number of source ports that it wants.
+    fn take_addresses(
+        &mut self,
+        index: AssociationId,
+        version: u32,
+        ports: u8,
+        list: Vec<Announced>,
+    ) {
         let Some(a) = self.associations.get_mut(index) else { return };
         if version <= a.remote_addresses_version {
             return;
         }
         a.remote_addresses_version = version;
         a.remote_addresses = list;
+        if ports > 0 {
+            a.remote_ports = ports;
+        }
         self.lead(index);
     }
 
@@ -401,10 +412,10 @@ impl PathManager {
         }
         let addresses = a.announced_seen < a.announced_version;
         let table = a.is_leader() && a.table_seen < a.table_version;
-        let (announced, version) = (a.announced.clone(), a.announced_version);
+        let (list, version, ports) = (a.announced.clone(), a.announced_version, a.local_ports);
         let mut sent = false;
         if addresses {
-            let body = Body::Addresses { version, list: announced };
+            let body = Body::Addresses { version, ports, list };
             self.send_control(index, None, &body, true);
             sent = true;
         }

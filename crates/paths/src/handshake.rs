@@ -97,7 +97,7 @@ impl PathManager {
         let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
         let (addresses, addresses_version) = match association {
             Some(a) => (a.announced.clone(), a.announced_version),
-            None => (announce(self.local.list(), anchor.as_slice(), &[]), 1),
+            None => (announce(self.local.list(), anchor.as_slice(), &[]), self.first_version),
         };
         Hello {
             kind: HelloKind::Hello,
@@ -300,6 +300,7 @@ impl PathManager {
         a.local_ports = self.config.ports;
         a.anchors.push((key.local, key.remote));
         a.announced = announce(self.local.list(), &a.anchors, &[]);
+        a.announced_version = self.first_version;
         a.last_answer = self.clock.awake();
         let index = self.associations.insert(a, &mut self.random).ok_or(Refused::Limit)?;
         if let Some(p) = self.peers.get_mut(peer) {
@@ -371,6 +372,12 @@ impl PathManager {
             }
         };
         self.send_hello(&hello, Some(&key), address);
+    }
+
+    /// Whether [`PathEvent::MultipathAgreed`] was reported for a queue pair. The event itself may have
+    /// been lost.
+    pub fn is_agreed(&self, qpn: u32) -> bool {
+        self.qps.get(&Qpn(qpn)).is_some_and(|qp| qp.agreed)
     }
 
     /// Reports, once, that this queue pair may use multi-path packets.

@@ -61,7 +61,7 @@ impl Lag {
     }
 
     /// Whether the hash of packets between these addresses is known.
-    fn is_known(&self, pair: Pair) -> bool {
+    pub(crate) fn is_known(&self, pair: Pair) -> bool {
         self.ipv6 || pair.0.is_ipv4()
     }
 

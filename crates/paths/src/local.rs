@@ -26,6 +26,7 @@ impl PathManager {
         for index in self.associations.indexes() {
             self.announce_again(index);
         }
+        self.deal_all();
     }
 
     /// Takes the paths between these addresses down by hand. Those that the last call took down and
@@ -90,14 +91,16 @@ impl PathManager {
         }
     }
 
-    /// Tells the peer of an association which addresses there are now, if they changed.
-    fn announce_again(&mut self, index: AssociationId) {
+    /// Tells the peer of an association which addresses there are now, and how many source ports are wanted
+    /// for each pair, if that changed.
+    pub(crate) fn announce_again(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get_mut(index) else { return };
         let list = announce(self.local.list(), &a.anchors, &a.announced);
-        if list == a.announced {
+        let ports = self.config.ports;
+        if list == a.announced && ports == a.local_ports {
             return;
         }
-        a.announced = list;
+        (a.announced, a.local_ports) = (list, ports);
         a.announced_version += 1;
         if a.confirmed {
             self.lead(index);

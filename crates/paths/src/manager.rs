@@ -21,6 +21,7 @@ use crate::path::{Path, Role};
 use crate::peers::Peers;
 use crate::policy::{MakePolicy, Next, PathSet};
 use crate::select::Line;
+use crate::silence::Silences;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::types::{ControlOut, Handled, PathAddress, PathEvent, PathState, Refused, StreamEnds};
@@ -95,6 +96,9 @@ pub struct PathManager {
     pub(crate) lane: LaneIdentity,
     pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) usage: Usage,
+    /// The version of what the next association announces: one more than before, once that has changed in
+    /// other ways than by addresses.
+    pub(crate) first_version: u32,
     /// What programs asked of single queue pairs, by their numbers.
     pub(crate) kept_to: BTreeMap<u32, Mode>,
     pub(crate) random: Random,
@@ -102,6 +106,7 @@ pub struct PathManager {
     pub(crate) port_random: Random,
     pub(crate) clock: Clock,
     pub(crate) local: LocalAddresses,
+    pub(crate) silences: Silences,
     /// The slots of the lanes to which there are channels.
     pub(crate) channels: BTreeSet<u8>,
     /// The TCP streams that there are.
@@ -123,6 +128,7 @@ impl PathManager {
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
             usage: Usage::of(&config),
+            first_version: 1,
             kept_to: BTreeMap::new(),
             config,
             lane,
@@ -131,6 +137,7 @@ impl PathManager {
             port_random: Random::new(seed.map(|byte| byte ^ 0x70)),
             clock: Clock::default(),
             local: LocalAddresses::default(),
+            silences: Silences::new(),
             channels: BTreeSet::new(),
             streams: BTreeSet::new(),
             paths: Slab::new(MAX_PEERS * 9 + MAX_UD_PATHS),
@@ -399,8 +406,10 @@ impl PathManager {
             p.outstanding_since = None;
         }
         let role = p.role;
-        if p.state == PathState::Suspect || p.watched || p.blocked {
-            self.progress(now, path);
+        // Sent since the try began, and not in the moment in which it did.
+        let carries = p.tried_since.zip(rtt).is_some_and(|(since, rtt)| now > since + rtt);
+        if p.state == PathState::Suspect || p.watched || p.blocked || carries {
+            self.progress(now, path, carries);
         }
         if compare && let Role::Member { association, .. } = role {
             self.compare_delays(now, association);
@@ -425,7 +434,10 @@ impl PathManager {
     }
 
     /// The part of [`PathManager::acked`] that is rarely needed.
-    fn progress(&mut self, now: Duration, index: PathId) {
+    fn progress(&mut self, now: Duration, index: PathId, carries: bool) {
+        if carries {
+            self.port_carries(index);
+        }
         let Some(p) = self.paths.get_mut(index) else { return };
         let role = p.role;
         let suspected = p.state == PathState::Suspect;
@@ -538,6 +550,7 @@ impl PathManager {
                 Timer::Hold(peer) => self.hold_over(peer),
                 Timer::DownDelay(path) => self.downdelay_over(path),
                 Timer::Stream(path) => self.ask_stream(path),
+                Timer::Port(peer) => self.port_due(peer),
             }
         }
     }
@@ -596,17 +609,6 @@ impl PathManager {
     /// All queue pairs.
     pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
         self.qps.keys().map(|qpn| qpn.0)
-    }
-
-    /// Whether [`PathEvent::MultipathAgreed`] was reported for a queue pair. The event itself may have
-    /// been lost.
-    pub fn is_agreed(&self, qpn: u32) -> bool {
-        self.qps.get(&Qpn(qpn)).is_some_and(|qp| qp.agreed)
-    }
-
-    /// The paths that may carry traffic.
-    pub fn alive(&self) -> impl Iterator<Item = PathId> + '_ {
-        self.paths.iter().filter(|(_, p)| p.usable()).map(|(i, _)| i)
     }
 
     /// The queue pairs of a peer.

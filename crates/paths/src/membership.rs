@@ -193,9 +193,22 @@ impl PathManager {
             a.peers.push(peer);
         }
         let anchor = (p.key.local, p.key.remote);
+        self.take_turn(peer);
         self.remember(index, anchor);
         self.reselect(peer, Reason::Association);
         self.timers.no_later(Timer::Association(index), self.clock.now());
+    }
+
+    /// Queue pairs that take the paths of a set in turn do so whichever peers they are of: those of this peer
+    /// begin after those of the peers before it.
+    pub(crate) fn take_turn(&mut self, peer: PeerId) {
+        let index = self.peers.get(peer).and_then(|p| p.association);
+        let Some(a) = index.and_then(|index| self.associations.get(index)) else { return };
+        let before = a.peers.iter().take_while(|other| **other != peer);
+        let turn = before.filter_map(|other| Some(self.peers.get(*other)?.qpns.len())).sum();
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.policy.begin_at(turn);
+        }
     }
 
     /// Remembers a pair of addresses that a queue pair was connected with. If too many are remembered,
@@ -282,6 +295,10 @@ impl PathManager {
         match fault {
             None => self.switch(peer, own, Reason::Association),
             Some(_) => self.begin_outage(peer),
+        }
+        if self.peers.get(peer).is_some_and(|p| !p.qpns.is_empty()) {
+            let local = self.paths.get(own).map(|p| self.local.ifindex_of(p.address.local));
+            self.deal(local.unwrap_or(0));
         }
     }
 

@@ -38,7 +38,8 @@
 //! PSNs, no blocks.
 //!
 //! Source ports: the sender understands the index of a port in a TABLE, and wants so many paths between each
-//! pair of addresses, less one, as bits 16 to 18 say.
+//! pair of addresses, less one, as bits 16 to 18 say. ADDRESSES says how many it wants now; 0: as before,
+//! which an older version says.
 //!
 //! # Probes and control
 //!
@@ -62,7 +63,7 @@
 //! | 32 | latest version of the receiver's address list that the sender has (4) |
 //! | 36 | latest version of the path table that the sender has (4) |
 //! | 40 | path states: path number (1), state (1), generation (2) |
-//! | | ADDRESSES: version (4), count (1), zero (3), addresses as above |
+//! | | ADDRESSES: version (4), count (1), source ports (1), zero (2), addresses as above |
 //! | | TABLE: version (4), count (1), zero (3), entries as below |
 //! | end | authentication code (16) |
 //!
@@ -316,10 +317,22 @@ pub(crate) struct Report {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    Probe { number: u32 },
-    Reply { number: u32 },
-    Addresses { version: u32, list: Vec<Announced> },
-    Table { version: u32, entries: Vec<TableEntry> },
+    Probe {
+        number: u32,
+    },
+    Reply {
+        number: u32,
+    },
+    /// `ports`: as in [`Hello::ports`], but 0 says nothing.
+    Addresses {
+        version: u32,
+        ports: u8,
+        list: Vec<Announced>,
+    },
+    Table {
+        version: u32,
+        entries: Vec<TableEntry>,
+    },
     Notice,
     Bye,
 }
@@ -385,10 +398,10 @@ impl Frame {
             out.extend_from_slice(&r.generation.to_be_bytes());
         }
         match &self.body {
-            Body::Addresses { version, list } => {
+            Body::Addresses { version, ports, list } => {
                 let list = &list[..list.len().min(MAX_ADDRESSES)];
                 out.extend_from_slice(&version.to_be_bytes());
-                out.extend_from_slice(&[list.len() as u8, 0, 0, 0]);
+                out.extend_from_slice(&[list.len() as u8, *ports, 0, 0]);
                 put_addresses(&mut out, list);
             }
             Body::Table { version, entries } => {
@@ -446,8 +459,9 @@ impl Frame {
             (Opcode::MP_PROBE, 0) => Body::Probe { number },
             (Opcode::MP_PROBE_REPLY, 0) => Body::Reply { number },
             (Opcode::MP_CONTROL, 1) => {
-                let (version, count, _) = (r.u32()?, r.u8()?, r.take::<3>()?);
-                Body::Addresses { version, list: take_addresses(&mut r, count)? }
+                let (version, count, ports) = (r.u32()?, r.u8()?, r.u8()?.min(MAX_PORTS));
+                r.take::<2>()?;
+                Body::Addresses { version, ports, list: take_addresses(&mut r, count)? }
             }
             (Opcode::MP_CONTROL, 2) => {
                 let (version, count, _) = (r.u32()?, r.u8()?, r.take::<3>()?);
@@ -548,4 +562,38 @@ fn state_from(code: u8) -> Option<PathState> {
         5 => PathState::Down,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An older version sends zero there, and ignores it.
+    #[test]
+    fn the_number_of_ports_is_behind_that_of_addresses() {
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let ends = Ends { src: ip(1), dst: ip(2) };
+        let key = Key::derive((1, Nonce([1; 16])), (2, Nonce([2; 16])));
+        for (ports, read) in [(0, 0), (1, 1), (8, 8), (200, 8)] {
+            let body = Body::Addresses { version: 7, ports, list: Vec::new() };
+            let frame = Frame {
+                path: 0,
+                generation: 1,
+                to: 3,
+                from: 4,
+                answer: false,
+                sequence: 5,
+                addresses_seen: 6,
+                table_seen: 0,
+                reports: Vec::new(),
+                body,
+            };
+            let packet = frame.encode(2, 1, &key, ends);
+            let payload = &packet[packet.len() - MAC_LEN - 48..];
+            assert_eq!(payload[40..48], [0, 0, 0, 7, 0, ports, 0, 0]);
+            let decoded = Frame::decode(Opcode::MP_CONTROL, payload).unwrap();
+            let wanted = Body::Addresses { version: 7, ports: read, list: Vec::new() };
+            assert_eq!(decoded.body, wanted);
+        }
+    }
 }

@@ -150,6 +150,8 @@ pub(crate) struct Path {
     pub(crate) blocked: bool,
     /// Whether the first progress after a fail-over is to be reported.
     pub(crate) watched: bool,
+    /// Since when it tries a port of a bond by which its peer was silent ([`silence`](crate::silence)).
+    pub(crate) tried_since: Option<Duration>,
     /// Whether the next answer by it says that packets came with a mark of congestion.
     pub(crate) echo_mark: bool,
     pub(crate) probes: Probes,
@@ -186,6 +188,7 @@ impl Path {
             answers_until: Duration::ZERO,
             blocked: false,
             watched: false,
+            tried_since: None,
             echo_mark: false,
             probes: Probes::default(),
             recovering_since: Duration::ZERO,

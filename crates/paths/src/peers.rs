@@ -8,6 +8,7 @@ use crate::config::PathOptions;
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
 use crate::policy::{AnyPolicy, OwnPolicies};
+use crate::select::Pair;
 use crate::slab::Slab;
 use crate::types::{Reason, StreamEnds};
 use polypath_types::{PathId, PeerId};
@@ -19,8 +20,8 @@ pub(crate) struct PeerKey {
     pub(crate) remote: IpAddr,
     pub(crate) slot: u8,
     pub(crate) options: PathOptions,
-    /// Which of the ways over a bond of the kernel's its plain queue pairs leave by
-    /// ([`steering`](crate::steering)); 0 where they have no choice.
+    /// Which of the paths over a bond of the kernel's its plain queue pairs share
+    /// ([`dealing`](crate::dealing)); 0 where they have no choice.
     pub(crate) way: u8,
 }
 
@@ -79,6 +80,8 @@ pub(crate) struct Peer {
     /// The path that reports name: its data goes by it, unless the policy spreads it. While no path can
     /// carry data, the last one that could.
     pub(crate) main: PathId,
+    /// The index of the bond's port that its own path is to leave by, if its plain queue pairs are dealt.
+    pub(crate) leaves_by: Option<u32>,
     /// Decides which path its data uses.
     pub(crate) policy: AnyPolicy,
     /// The policies of those of its queue pairs that have another one.
@@ -112,6 +115,7 @@ impl Peer {
             key,
             own,
             main: own,
+            leaves_by: None,
             policy,
             own_policies: OwnPolicies::default(),
             association: None,
@@ -177,6 +181,18 @@ impl Peers {
 
     pub(crate) fn is_full(&self) -> bool {
         self.table.is_full()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is a peer with these addresses.
+    pub(crate) fn are_between(&self, (local, remote): Pair) -> bool {
+        let options = PathOptions::default();
+        let first = PeerKey { local, remote, slot: 0, options, way: 0 };
+        let next = self.by_key.range(first..).next();
+        next.is_some_and(|(key, _)| (key.local, key.remote) == (local, remote))
     }
 
     #[inline]

@@ -11,7 +11,8 @@
 //!
 //! A plain peer answers no probes. What tells that its way may be bad are queue pairs of which nothing is
 //! acknowledged for a while, and requests that it repeats although they were answered. Then its path takes
-//! another port, as Linux' TCP does when it sends again.
+//! another port, as Linux' TCP does when it sends again. Over a bond of the kernel's it comes back
+//! ([`silence`](crate::silence)).
 //! Peers know a connection by its addresses and queue pair numbers, never by the source port (IBTA A17.9.2).
 //!
 //! Each end does so by itself: a way is chosen for each direction, and probes and their answers tell whether
@@ -122,8 +123,9 @@ impl PathManager {
     /// port if it is time.
     pub(crate) fn plain_stalled(&mut self, path: PathId, qpn: Qpn, since: Duration) {
         let Some(p) = self.paths.get(path) else { return };
+        let since = p.tried_since.map_or(since, |tried| since.max(tried));
         // Others hear from it: the reason is not the way.
-        let heard = p.last_progress.is_some_and(|at| at > since);
+        let heard = p.last_progress.is_some_and(|at| at > since) || self.others_hear(path, since);
         let usual = p.rtt.smoothed().map_or(PLAIN_UNKNOWN, |rtt| rtt * PLAIN_ROUND_TRIPS);
         let times = if self.has_port_in_reserve(qpn) { PLAIN_RESERVE } else { 1 };
         if !heard && self.clock.now().saturating_sub(since) >= usual.max(PLAIN_WAIT) * times {
@@ -147,6 +149,10 @@ impl PathManager {
             return;
         }
         let current = p.address.source_port;
+        // What is only a try ends at once, if there is a port that carries.
+        let Role::Plain { peer } = p.role else { return };
+        let at_once = p.tried_since.is_some() && self.has_fit_port(peer);
+        let Some(p) = self.paths.get_mut(path) else { return };
         if p.turns.calm_since(now) > PLAIN_CALM {
             p.turns.settle(now, current);
         }
@@ -155,12 +161,14 @@ impl PathManager {
         // Who hears the peer, and is not heard, has the bad way. The other one stays, for as long as it can.
         let heard = now.saturating_sub(p.heard_at) < calm;
         let wait = PLAIN_WAIT * (1 << (changes / 2).min(PLAIN_DOUBLINGS)) * (2 - u32::from(heard));
-        if changes > 0 && calm < wait {
+        if changes > 0 && calm < wait && !at_once {
             return;
         }
         p.turns.change(now, current);
-        let port = self.port_of_another_way(line.pair, current);
-        self.set_port(path, port);
+        if !self.leave_silent_port(peer) {
+            let port = self.port_of_another_way(line.pair, current);
+            self.set_port(path, port);
+        }
     }
 
     pub(crate) fn set_port(&mut self, path: PathId, port: u16) {

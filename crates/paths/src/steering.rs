@@ -7,9 +7,8 @@
 //! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
 //! because the loss of one port leads all hashes elsewhere.
 //!
-//! Queue pairs that may not use several paths take the bond's ports in turn as well: those of a peer that
-//! leave by one port share a path. Such a path is not given up with its port of the bond, because the kernel
-//! then sends it by another one.
+//! Queue pairs that have one path share the bond's ports as well ([`dealing`](crate::dealing)). Such a path
+//! is not given up with its port of the bond, but gets another one.
 //!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.
@@ -18,15 +17,14 @@ use core::time::Duration;
 
 use polypath_types::{PathId, PathKind};
 
-use crate::id::Qpn;
 use crate::key::Random;
 use crate::lag::Lag;
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
-use crate::peers::PeerKey;
 use crate::select::Pair;
+use crate::timers::Timer;
 use crate::turns::PortTurns;
-use crate::types::Reason;
+use crate::types::{PathState, Reason};
 
 /// Draws of a source port until one leads to the wanted port of the bond. Of up to 16 ports, each is missed
 /// by so many with a probability of 10⁻⁷.
@@ -43,8 +41,9 @@ impl PathManager {
         }
         for index in self.paths.indexes() {
             self.local_changed(index);
-            self.steer_plain(index);
         }
+        self.forget_silences();
+        self.deal_all();
     }
 
     /// The index of the bond's port by which a path leaves; `None` if it is over no bond.
@@ -77,56 +76,18 @@ impl PathManager {
         self.begin_at(index, port);
     }
 
-    /// Gives a path this source port, to which it returns from others.
+    /// Gives a path this source port, to which it returns from others. One that is dead is asked by it at
+    /// once, because the reason may be gone with the port that it had.
     fn begin_at(&mut self, path: PathId, port: u16) {
+        let now = self.clock.now();
         if let Some(p) = self.paths.get_mut(path) {
             p.turns = PortTurns::new(port);
+            if let (PathState::Dead, Role::Member { association, .. }) = (p.state, p.role) {
+                (p.probes.next_at, p.probes.interval) = (now, Duration::ZERO);
+                self.timers.no_later(Timer::Association(association), now);
+            }
         }
         self.set_port(path, port);
-    }
-
-    /// The bond whose ports the plain queue pairs of a peer take in turn. A flow label chooses the source
-    /// port itself, and queue pairs that may use several paths share those of an association.
-    pub(crate) fn ways_of(&self, key: &PeerKey) -> Option<&Lag> {
-        let free = !key.options.multipath && key.options.flow_label == 0;
-        let lag = self.local.lag(self.local.ifindex_of(key.local)).filter(|_| free)?;
-        lag.member_of((key.local, key.remote), 0).is_some().then_some(lag)
-    }
-
-    /// The key with the way for a queue pair: the one that it has, or a usable one with the fewest.
-    pub(crate) fn by_a_way(&self, qpn: Qpn, key: PeerKey) -> PeerKey {
-        let Some(lag) = self.ways_of(&key) else { return key };
-        let current = self.qps.get(&qpn).and_then(|qp| self.peers.get(qp.peer));
-        if let Some(peer) = current.filter(|peer| PeerKey { way: 0, ..peer.key } == key) {
-            return peer.key;
-        }
-        let count = |key: &PeerKey| {
-            let peer = self.peers.by_key(key).and_then(|peer| self.peers.get(peer));
-            peer.map_or(0, |peer| peer.qpns.len())
-        };
-        let usable = |way| lag.member_of((key.local, key.remote), way).is_some_and(|it| it.usable);
-        let ways = (0..lag.members.len()).filter_map(|way| u8::try_from(way).ok());
-        let keys = ways.map(|way| PeerKey { way, ..key });
-        keys.min_by_key(|key| (!usable(key.way), count(key))).unwrap_or(key)
-    }
-
-    /// Has a plain path leave by its port of the bond again, if the bond sends by it. While it does not, the
-    /// kernel takes another one.
-    fn steer_plain(&mut self, path: PathId) {
-        let Some(p) = self.paths.get(path) else { return };
-        let Role::Plain { peer } = p.role else { return };
-        let Some(key) = self.peers.get(peer).map(|peer| peer.key) else { return };
-        let Some(lag) = self.ways_of(&key).filter(|_| p.address.kind == PathKind::Udp) else {
-            return;
-        };
-        let pair = (key.local, key.remote);
-        let wanted = lag.member_of(pair, key.way).filter(|member| member.usable);
-        let by = lag.leaves_by(pair, p.address.source_port);
-        if wanted.is_none_or(|wanted| by == Some(wanted.ifindex)) {
-            return;
-        }
-        let port = self.draw_port(pair, key.way);
-        self.begin_at(path, port);
     }
 
     /// A random source port that most likely leads another way than this one. Over a bond whose hash is known
@@ -148,6 +109,14 @@ impl PathManager {
         let wanted = wanted.filter(|(_, member)| member.usable);
         draw_until(&mut self.port_random, |port| {
             wanted.is_none_or(|(lag, to)| lag.leaves_by(pair, port) == Some(to.ifindex))
+        })
+    }
+
+    /// A random source port that leads to this port of the bond.
+    pub(crate) fn draw_port_by(&mut self, pair: Pair, member: u32) -> u16 {
+        let lag = self.local.lag(self.local.ifindex_of(pair.0));
+        draw_until(&mut self.port_random, |port| {
+            lag.is_none_or(|lag| lag.leaves_by(pair, port) == Some(member))
         })
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Timer {
     DownDelay(PathId),
     /// A path without its TCP stream: when one is asked for again.
     Stream(PathId),
+    /// A peer that left a port of a bond by which it was silent: when it tries the port again.
+    Port(PeerId),
 }
 
 /// One deadline at most per owner.

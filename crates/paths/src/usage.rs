@@ -39,7 +39,9 @@ impl PathManager {
         if core::mem::replace(&mut self.config.ecn, ecn) != ecn {
             self.renew_ecn();
         }
-        self.config.ports = ports;
+        if core::mem::replace(&mut self.config.ports, ports) != ports {
+            self.renew_ports();
+        }
         let prefers_anew = (before.primary, before.primary_reselect) != (primary, primary_reselect)
             || before.costs != usage.costs;
         if (before.local, before.tcp) != (local, tcp) {
@@ -73,6 +75,16 @@ impl PathManager {
         }
     }
 
+    /// Carries out a change of the source ports that are wanted: associations get or lose paths, which carry
+    /// nothing before they have answered, and what was under way by those that go is sent by others.
+    fn renew_ports(&mut self) {
+        // Handshakes that have begun have told the number of before.
+        self.first_version += 1;
+        for index in self.associations.indexes() {
+            self.announce_again(index);
+        }
+    }
+
     /// Gives a peer the policy that the usage names. Returns whether it is another one than before.
     fn renew_policy(&mut self, peer: PeerId) -> bool {
         let Some(p) = self.peers.get_mut(peer) else { return false };
@@ -81,6 +93,7 @@ impl PathManager {
         let renewed = p.policy.mode().is_some_and(|before| before != mode);
         if renewed {
             p.policy = AnyPolicy::of(mode);
+            self.take_turn(peer);
         }
         renewed
     }

@@ -72,6 +72,9 @@ pub enum Fault {
     OwnMode { pair: usize, end: usize, mode: Option<Mode> },
     /// A host prefers paths over this link, or none.
     Primary { host: usize, link: Option<usize> },
+    /// A host wants so many source ports for each pair of addresses from now on, as one does whose bond
+    /// gets or loses a port.
+    Ports { host: usize, ports: u8 },
     /// Everything is mended, but dead processes stay dead.
     Heal,
 }

@@ -323,6 +323,7 @@ fn remove_host(case: &mut Case, number: usize) {
         | Fault::Pause { host, .. }
         | Fault::Mode { host, .. }
         | Fault::Primary { host, .. }
+        | Fault::Ports { host, .. }
         | Fault::Die { host, .. } => *host != number,
         _ => true,
     });

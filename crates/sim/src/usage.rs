@@ -84,6 +84,7 @@ impl Simulation {
                 let primary = link.map(|link| Primary::Interface(link as u32 + 2));
                 self.change_usage(host, |usage| usage.primary = primary)
             }
+            Fault::Ports { host, ports } => self.change_usage(host, |usage| usage.ports = ports),
             Fault::Error { pair, end } => self.end(pair, end),
             Fault::Drain { pair, end, pause, notify } => self.drain(pair, end, pause, notify),
             Fault::Migrate { pair, end } => self.migrate(pair, end),

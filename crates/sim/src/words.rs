@@ -90,6 +90,7 @@ impl fmt::Display for Fault {
                 write!(f, "host {host} prefers link {link}")
             }
             Self::Primary { host, link: None } => write!(f, "host {host} prefers no link"),
+            Self::Ports { host, ports } => write!(f, "host {host} wants {ports} source ports"),
             Self::Heal => f.write_str("all links and addresses are whole again"),
         }
     }

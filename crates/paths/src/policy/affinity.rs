@@ -46,6 +46,13 @@ impl Affinity {
         self.rule
     }
 
+    /// The first turn that is given, while none was: those before it are of other peers with the same paths.
+    pub(super) fn begin_at(&mut self, turn: usize) {
+        if self.turns.is_empty() {
+            self.next_turn = turn;
+        }
+    }
+
     /// The path that a queue pair keeps to; `None` if no member of the set can carry data.
     fn path_of(&mut self, qpn: u32, set: &PathSet<'_>) -> Option<PathId> {
         let in_turn = match self.rule {
@@ -160,6 +167,10 @@ mod tests {
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
             assert!(most - least <= 1, "{counts:?}");
         }
+        // Queue pairs of another peer have had the first turn.
+        let mut other = Affinity::new(AffinityRule::RoundRobin);
+        other.begin_at(1);
+        assert_eq!([0, 1].map(|qpn| other.take_turn(qpn, 2) % 2), [1, 0]);
         // Two of one place have gone. Those that come next, in a larger set, take that place.
         affinity.forget(0);
         affinity.forget(2);

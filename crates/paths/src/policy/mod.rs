@@ -205,6 +205,13 @@ impl AnyPolicy {
         }
     }
 
+    /// Queue pairs of other peers have had so many turns by the same paths.
+    pub(crate) fn begin_at(&mut self, turn: usize) {
+        if let Self::Affinity(policy) = self {
+            policy.begin_at(turn);
+        }
+    }
+
     pub(crate) fn forget(&mut self, qpn: u32) {
         match self {
             Self::ActiveBackup(policy) => policy.forget(qpn),

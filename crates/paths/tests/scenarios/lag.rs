@@ -25,6 +25,14 @@ fn tell(net: &mut Net, host: usize, usable: &[bool]) {
     net.tell_local(host);
 }
 
+/// The same where ports come or go: an adopted bond wants as many source ports as it has ports.
+fn enslave(net: &mut Net, host: usize, links: usize) {
+    tell(net, host, &vec![true; links]);
+    let usage = Usage::of(&config(links as u8));
+    let now = net.now;
+    net.hosts[host].paths.set_usage(now, &usage);
+}
+
 /// Two hosts with bonds of so many ports (0: an ordinary interface), after their handshake.
 fn bonded(seed: u64, links: [usize; 2]) -> Net {
     let wanted = links.map(|links| config(links.max(1) as u8));
@@ -135,6 +143,79 @@ fn enslaving_and_releasing_moves_paths_and_ends_none() {
     }
 }
 
+/// Either host may be the one that numbers the paths.
+#[test]
+fn ports_that_are_enslaved_get_paths_and_those_released_lose_theirs_while_data_flows() {
+    for seed in 0..20 {
+        for host in 0..2 {
+            let mut net = bonded(seed, [2, 2]);
+            net.start_traffic();
+            net.run(300 * MS);
+            for (links, other) in
+                [(4, vec![0, 0, 1, 1]), (2, vec![0, 1]), (1, vec![0, 1]), (4, vec![0, 0, 1, 1])]
+            {
+                net.reset_gaps();
+                enslave(&mut net, host, links);
+                net.run(2 * SECOND);
+                let wanted = (0..links.max(2)).map(|n| n % links).collect::<Vec<_>>();
+                assert_eq!(members(&net, host), wanted, "seed {seed}, host {host}");
+                assert_eq!(members(&net, 1 - host), other, "seed {seed}, host {host}");
+                net.assert_same_paths();
+                let gaps = [0, 1].map(|host| net.hosts[host].worst_gap);
+                assert!(gaps.iter().all(|gap| *gap < 30 * MS), "seed {seed}, {links}: {gaps:?}");
+            }
+        }
+    }
+}
+
+/// The link loses everything while the peer is told: it is told again.
+#[test]
+fn a_peer_that_was_out_of_reach_learns_later_of_ports_that_came() {
+    for seed in 0..10 {
+        for host in 0..2 {
+            let mut net = bonded(seed, [2, 2]);
+            net.start_traffic();
+            net.run(300 * MS);
+            net.cut(0, true);
+            enslave(&mut net, host, 4);
+            net.run(SECOND);
+            net.cut(0, false);
+            net.run(3 * SECOND);
+            assert_eq!(members(&net, host), [0, 1, 2, 3], "seed {seed}, host {host}");
+            net.assert_same_paths();
+        }
+    }
+}
+
+/// A port came while the handshake was under way.
+#[test]
+fn ports_that_come_during_the_handshake_count() {
+    for seed in 0..20 {
+        for late in [Duration::ZERO, 40 * US, 80 * US, 120 * US, 160 * US, MS] {
+            let mut net = Net::with(seed, 1, [config(2), config(2)]);
+            (0..2).for_each(|host| tell(&mut net, host, &[true; 2]));
+            net.connect();
+            net.run(late);
+            enslave(&mut net, 0, 4);
+            net.run(2 * SECOND);
+            assert_eq!(members(&net, 0), [0, 1, 2, 3], "seed {seed}, {late:?}");
+        }
+    }
+}
+
+#[test]
+fn an_older_peer_keeps_its_only_path() {
+    for seed in 0..4 {
+        let mut net = Net::with(seed, 1, [config(2), config(0)]);
+        tell(&mut net, 0, &[true; 2]);
+        net.connect();
+        net.run(300 * MS);
+        enslave(&mut net, 0, 4);
+        net.run(SECOND);
+        assert_eq!([0, 1].map(|host| net.paths(host).len()), [1, 1]);
+    }
+}
+
 #[test]
 fn a_path_that_tries_other_source_ports_keeps_to_its_port_of_the_bond() {
     let mut changed = 0;
@@ -209,54 +290,4 @@ fn a_silent_plain_peer_is_tried_by_another_port_of_the_bond() {
             before = now;
         }
     }
-}
-
-/// The bond's port by which the path of a plain queue pair leaves.
-fn member_of(net: &Net, peer: PeerId) -> u32 {
-    let paths = &net.hosts[0].paths;
-    let path = paths.paths_of(peer).next().unwrap();
-    path.leaves_by.unwrap() - FIRST
-}
-
-#[test]
-fn plain_queue_pairs_take_the_ports_of_a_bond_in_turn() {
-    let off = Config { multipath: false, ..Config::default() };
-    let mut net = Net::with(1, 1, [off.clone(), off]);
-    tell(&mut net, 0, &[true, true]);
-    let now = net.now;
-    let attach = |net: &mut Net, n: u32, flow_label: u32| {
-        let options = PathOptions { flow_label, multipath: false, ..options() };
-        let paths = &mut net.hosts[0].paths;
-        paths.attach(now, QPN[0] + n, QPN[1] + n, ip(0, 0), ip(0, 1), options).unwrap()
-    };
-    let peers: Vec<PeerId> = (0..6).map(|n| attach(&mut net, n, 0)).collect();
-    let by = |net: &Net| peers.iter().map(|peer| member_of(net, *peer)).collect::<Vec<_>>();
-    let first = by(&net);
-    assert_eq!(first, [first[0], first[1], first[0], first[1], first[0], first[1]]);
-    assert_ne!(first[0], first[1]);
-    assert_eq!((peers[0], peers[1]), (peers[2], peers[3]), "those of one port share a path");
-
-    // A new one takes the place of those that are gone, and one that is attached anew stays.
-    [0, 2].into_iter().for_each(|n| net.hosts[0].paths.detach(now, QPN[0] + n));
-    assert_eq!(attach(&mut net, 6, 0), peers[0]);
-    let paths = &mut net.hosts[0].paths;
-    let plain = PathOptions { multipath: false, ..options() };
-    for (n, before) in [(1, peers[1]), (3, peers[3]), (4, peers[4]), (6, peers[0])] {
-        let again = paths.reattach(now, QPN[0] + n, QPN[1] + n, ip(0, 0), ip(0, 1), plain);
-        assert_eq!(again.ok(), Some(before));
-    }
-
-    // A flow label chooses the port itself.
-    let labelled = attach(&mut net, 7, 0x1234);
-    assert!(!peers.contains(&labelled));
-    let port = net.hosts[0].paths.paths_of(labelled).next().unwrap().address.source_port;
-    assert_eq!(port, 0xc000 | 0x1234);
-
-    // While a port of the bond is gone, all use the other one.
-    tell(&mut net, 0, &[false, true]);
-    assert_eq!(by(&net), [1; 6]);
-    let late = attach(&mut net, 8, 0);
-    assert_eq!(member_of(&net, late), 1);
-    tell(&mut net, 0, &[true, true]);
-    assert_eq!(by(&net), first);
 }

@@ -9,6 +9,7 @@ mod liveness;
 mod local;
 mod net;
 mod ports;
+mod shares;
 mod tcp;
 
 use net::{MS, Net};

@@ -93,11 +93,16 @@ fn play(
             let took = began.elapsed().as_secs();
             polypath_e2e::say!("{number}/{} {case}: ok, {took} s", cases.len());
         }
-        let name = spread::name();
-        if name.contains(&wishes.only) {
-            let shares = spread::run(stage)
-                .map_err(|problem| Problem::Failed(format!("{name}: {problem}")))?;
-            polypath_e2e::say!("{name}: ok, bytes by slave: {shares:?}");
+        for case in spread::CASES {
+            let sampled = !wishes.sample || spread::SAMPLE.contains(&case.what);
+            if !case.to_string().contains(&wishes.only) || !sampled {
+                continue;
+            }
+            let began = Instant::now();
+            let shares =
+                case.run(stage).map_err(|problem| Problem::Failed(format!("{case}: {problem}")))?;
+            let took = began.elapsed().as_secs();
+            polypath_e2e::say!("{case}: ok, {took} s, bytes by slave: {shares:?}");
         }
     }
     if wishes.no_figures || wishes.sample {

@@ -1,57 +1,119 @@
-//! How the queue pairs of a plain RoCE device spread over the slaves of a bond.
+//! How queue pairs spread over the slaves of a bond, also over those that are enslaved while they send, and
+//! what becomes of them when slaves are released.
 
 use crate::cases;
-use crate::stage::{ADDRESSES, LIMIT, Mode, Stage};
+use crate::stage::{ADDRESSES, CABLES, LIMIT, Mode, Stage};
 use polypath_e2e::guest::Problem;
+use std::fmt;
 use std::time::Instant;
 
-/// The bond.
-const MODE: Mode = Mode::Lacp;
-/// As many slaves as queue pairs, so that each has one of its own.
-const SLAVES: usize = 4;
-/// The program. Without rdma_cm, which gives each connection a flow label, and with it a source port.
-const PROGRAM: &str = "polypath run --device roce:bond0 -- stdbuf -oL \
-                       ib_write_bw -s 65536 -q 4 -D 3600 -f 1";
-/// The TCP port on which it listens.
+/// The TCP port on which the server listens.
 const PORT: u16 = 18515;
-/// So many slaves must carry, and so many bytes each. A queue pair whose peer is silent for long takes
-/// another slave, which happens on busy machines. Without spreading there is one.
-const WANTED: usize = 3;
+/// So many bytes must come by each slave that counts.
 const EACH: u64 = 4 << 20;
 /// Queue pairs need not be equally fast: so many bytes in all are waited for.
-const ALL: u64 = 32 * EACH;
+const ALL: u64 = 48 * EACH;
 
-/// The name of the case.
-pub(crate) fn name() -> String {
-    format!("{MODE}, {SLAVES} slaves, plain queue pairs spread")
+/// A program over a bond, and how it spreads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    mode: Mode,
+    /// What is told of it.
+    pub(crate) what: &'static str,
+    /// The devices of the server and of the client, which sends.
+    devices: [&'static str; 2],
+    queue_pairs: usize,
+    /// How many slaves the bond has, one stage after the other.
+    slaves: &'static [usize],
 }
 
-/// Runs the case. Returns the received bytes by slave.
-pub(crate) fn run(stage: &mut Stage) -> Result<Vec<u64>, Problem> {
-    stage.bond(MODE, SLAVES)?;
-    stage.both("rm -f /tmp/program")?;
-    stage.guest(0).server.start(&format!("program {PROGRAM}"))?;
-    stage.wait_tcp(0, PORT)?;
-    stage.guest(1).server.start(&format!("program {PROGRAM} {}", ADDRESSES[0]))?;
-    let went = watch(stage).map_err(|problem| cases::with_output(stage, &problem));
-    cases::stop(stage)?;
-    went
+/// Without rdma_cm, which gives each connection a flow label, and with it a source port.
+pub(crate) const CASES: [Case; 4] = [
+    Case {
+        mode: Mode::Lacp,
+        what: "plain queue pairs spread",
+        devices: ["roce:bond0", "roce:bond0"],
+        queue_pairs: 4,
+        slaves: &[4],
+    },
+    Case {
+        mode: Mode::BalanceXor,
+        what: "plain queue pairs spread over slaves that come",
+        devices: ["roce:bond0", "roce:bond0"],
+        queue_pairs: 4,
+        slaves: &[2, 4, 2],
+    },
+    Case {
+        mode: Mode::BalanceXor,
+        what: "queue pairs with a plain peer spread over slaves that come",
+        devices: ["roce:bond0", "bond0"],
+        queue_pairs: 4,
+        slaves: &[2, 4, 1, 3],
+    },
+    Case {
+        mode: Mode::BalanceXor,
+        what: "one queue pair with a Polypath peer uses slaves that come",
+        devices: ["bond0", "bond0"],
+        queue_pairs: 1,
+        slaves: &[2, 4, 1, 3],
+    },
+];
+
+/// Those of a sample.
+pub(crate) const SAMPLE: [&str; 2] = [CASES[0].what, CASES[2].what];
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {:?} slaves, {}", self.mode, self.slaves, self.what)
+    }
 }
 
-fn watch(stage: &mut Stage) -> Result<Vec<u64>, Problem> {
-    cases::progress(stage, "at the start", LIMIT)?;
+impl Case {
+    fn program(&self, guest: usize) -> String {
+        let (device, queue_pairs) = (self.devices[guest], self.queue_pairs);
+        format!(
+            "program polypath run --device {device} -- stdbuf -oL \
+             ib_write_bw -s 65536 -q {queue_pairs} -D 3600 -f 1"
+        )
+    }
+
+    /// Runs the case. Returns the received bytes by slave, of each of its stages.
+    pub(crate) fn run(&self, stage: &mut Stage) -> Result<Vec<Vec<u64>>, Problem> {
+        stage.bond(self.mode, self.slaves[0])?;
+        stage.both("rm -f /tmp/program")?;
+        stage.guest(0).server.start(&self.program(0))?;
+        stage.wait_tcp(0, PORT)?;
+        stage.guest(1).server.start(&format!("{} {}", self.program(1), ADDRESSES[0]))?;
+        let went = self.watch(stage).map_err(|problem| cases::with_output(stage, &problem));
+        cases::stop(stage)?;
+        went
+    }
+
+    fn watch(&self, stage: &mut Stage) -> Result<Vec<Vec<u64>>, Problem> {
+        cases::progress(stage, "at the start", LIMIT)?;
+        let mut shares = Vec::new();
+        for slaves in self.slaves {
+            stage.resize(*slaves)?;
+            shares.push(all_carry(stage, *slaves)?);
+        }
+        Ok(shares)
+    }
+}
+
+/// Waits until each of the first slaves has carried a share of the data.
+fn all_carry(stage: &mut Stage, slaves: usize) -> Result<Vec<u64>, Problem> {
     let (start, before) = (Instant::now(), stage.received()?);
     loop {
         cases::progress(stage, "while its slaves were watched", LIMIT)?;
         let now = stage.received()?;
-        let grown: Vec<u64> =
-            now.iter().zip(&before).map(|(now, before)| now - before).take(SLAVES).collect();
-        if grown.iter().filter(|bytes| **bytes >= EACH).count() >= WANTED {
-            return Ok(grown);
+        let grown: Vec<u64> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
+        if grown.iter().take(slaves).all(|bytes| *bytes >= EACH) {
+            return Ok(grown.into_iter().take(CABLES).collect());
         }
         if start.elapsed() > LIMIT || grown.iter().sum::<u64>() > ALL {
             let paths = stage.run(1, "polypath status")?;
-            return Err(Problem::Failed(format!("the slaves carried {grown:?} bytes\n{paths}")));
+            let text = format!("of {slaves}, the slaves carried {grown:?} bytes\n{paths}");
+            return Err(Problem::Failed(text));
         }
     }
 }

@@ -179,6 +179,17 @@ impl Stage {
         self.wait_whole()
     }
 
+    /// Enslaves further cables at both ends, or releases the last ones, until each bond has so many.
+    pub(crate) fn resize(&mut self, slaves: usize) -> Result<(), Problem> {
+        let Some((mode, before)) = self.bond else {
+            return Err(Problem::Failed("there is no bond".to_owned()));
+        };
+        (before..slaves).try_for_each(|cable| self.both(&format!("enslave eth{cable}")))?;
+        (slaves..before).rev().try_for_each(|cable| self.both(&format!("release eth{cable}")))?;
+        self.bond = Some((mode, slaves));
+        self.wait_whole()
+    }
+
     /// Waits until all slaves of both bonds carry.
     pub(crate) fn wait_whole(&mut self) -> Result<(), Problem> {
         let (_, slaves) =

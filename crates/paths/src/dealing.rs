@@ -1,0 +1,289 @@
+//! How plain queue pairs share the ports of a bond of the kernel's.
+//!
+//! A queue pair whose peer knows one path only leaves by one port of the bond. They are dealt so that the
+//! ports have as many of them as each other: first those between the same two addresses, and where that
+//! leaves a choice, all that leave by the bond. So that single ones can be moved, they have paths of their
+//! own ([`PeerKey::way`](crate::peers::PeerKey::way)), which share source ports: one socket is enough for
+//! many.
+//!
+//! When a port of the bond is lost, those that left by it are dealt to others at once, and ask for what is
+//! outstanding. When one comes, as few as possible move to it. A queue pair that ends leaves its place to
+//! the next one, and moves nobody. What moves may overtake what it sent before, once, which the peer
+//! repairs as it repairs loss.
+//!
+//! A port by which a peer was silent ([`silence`](crate::silence)) is dealt only while there is no other.
+
+use std::collections::BTreeMap;
+
+use polypath_types::PeerId;
+
+use crate::bytes::spread;
+use crate::id::Qpn;
+use crate::lag::{Lag, LagMember};
+use crate::manager::{MAX_PEERS, PathManager};
+use crate::path::Role;
+use crate::peers::{Peer, PeerKey};
+use crate::select::Pair;
+use crate::types::PathEvent;
+
+/// The most paths of plain queue pairs with the same ends; any more share them. Bonds of 2, 3, 4, 6 and 8
+/// ports share so many evenly.
+const WAYS: u8 = 24;
+/// With so many peers, a queue pair gets a path of its own only if none leaves by its port of the bond.
+const CROWDED: usize = MAX_PEERS / 2;
+/// The source ports that are drawn for one local address. Further paths take one of them that leads to their
+/// port of the bond for their peer, if there is one, because each is a socket.
+const PORTS_ENOUGH: usize = 16;
+
+/// How many plain queue pairs leave by the ports of a bond.
+#[derive(Debug, Default)]
+pub(crate) struct Loads {
+    by_pair: BTreeMap<(Pair, u32), usize>,
+    by_port: BTreeMap<u32, usize>,
+}
+
+impl Loads {
+    fn add(&mut self, pair: Pair, port: u32, count: usize) {
+        *self.by_pair.entry((pair, port)).or_default() += count;
+        *self.by_port.entry(port).or_default() += count;
+    }
+
+    fn take(&mut self, pair: Pair, port: u32, count: usize) {
+        for load in [self.by_pair.get_mut(&(pair, port)), self.by_port.get_mut(&port)] {
+            if let Some(load) = load {
+                *load = load.saturating_sub(count);
+            }
+        }
+    }
+
+    /// Those between these addresses, and all.
+    fn of(&self, pair: Pair, port: u32) -> (usize, usize) {
+        let of_pair = self.by_pair.get(&(pair, port)).copied().unwrap_or(0);
+        (of_pair, self.by_port.get(&port).copied().unwrap_or(0))
+    }
+}
+
+/// A peer whose queue pairs are dealt.
+#[derive(Debug)]
+struct Hand {
+    peer: PeerId,
+    pair: Pair,
+    /// Its queue pairs, and those that may migrate to it.
+    count: usize,
+    /// The index of the bond's port.
+    port: u32,
+    /// Whether it tries a port by which the peer was silent.
+    tries: bool,
+}
+
+impl PathManager {
+    /// The bond whose ports the plain queue pairs of a peer share, if its hash is known. A flow label chooses
+    /// the source port itself.
+    pub(crate) fn bond_of(&self, key: &PeerKey) -> Option<&Lag> {
+        let lag = self.local.lag(self.local.ifindex_of(key.local))?;
+        let known = lag.is_known((key.local, key.remote)) && !lag.members.is_empty();
+        (known && key.options.flow_label == 0).then_some(lag)
+    }
+
+    /// The key for a queue pair, with its way, and the port of the bond for a new peer with this key: a queue
+    /// pair keeps what it has, and a new one gets a port with the fewest.
+    pub(crate) fn dealt(&self, qpn: Qpn, key: PeerKey) -> (PeerKey, Option<u32>) {
+        let Some(lag) = self.bond_of(&key) else { return (key, None) };
+        let qp = self.qps.get(&qpn);
+        let current = qp.into_iter().flat_map(|qp| [Some(qp.peer), qp.alternate]).flatten();
+        let mut current = current.filter_map(|peer| self.peers.get(peer).map(|peer| peer.key));
+        if let Some(own) = current.find(|own| PeerKey { way: 0, ..*own } == key) {
+            return (own, None);
+        }
+        // The paths of its set are dealt by the policy.
+        if self.association_with_path(&key).is_some() {
+            return (key, None);
+        }
+        let pair = (key.local, key.remote);
+        let Some(port) = self.least_loaded(lag, pair, &self.loads(lag.ifindex), None) else {
+            return (key, None);
+        };
+        let of_way = |way| {
+            let key = PeerKey { way, ..key };
+            (key, self.peers.by_key(&key).and_then(|peer| self.peers.get(peer)))
+        };
+        let ways = || (0..WAYS).map(of_way);
+        let by_port = |peer: &Peer| peer.leaves_by == Some(port);
+        let shared = ways()
+            .filter_map(|(key, peer)| Some((key, peer?)))
+            .min_by_key(|(_, peer)| (!by_port(peer), peer.qpns.len()));
+        let free = ways().find(|(_, peer)| peer.is_none());
+        let wanted = shared.filter(|(_, peer)| by_port(peer) && self.peers.len() > CROWDED);
+        match (wanted, free, shared) {
+            (Some((key, _)), ..) | (None, None, Some((key, _))) => (key, None),
+            (None, Some((key, _)), _) => (key, Some(port)),
+            (None, None, None) => (key, None),
+        }
+    }
+
+    /// A source port by which a peer's packets leave by this port of its bond. One that another path has is
+    /// preferred, so that few sockets are needed.
+    pub(crate) fn port_by(&mut self, pair: Pair, member: u32) -> u16 {
+        let Some(lag) = self.local.lag(self.local.ifindex_of(pair.0)) else {
+            return self.draw_port(pair, 0);
+        };
+        let leads = |port: u16| lag.leaves_by(pair, port) == Some(member);
+        let mut ports = Vec::new();
+        let mut shared = None;
+        for (_, path) in self.paths.iter() {
+            let address = &path.address;
+            let plain = matches!(path.role, Role::Plain { .. }) && address.flow_label == 0;
+            if !plain || address.local != pair.0 {
+                continue;
+            }
+            let port = address.source_port;
+            if leads(port) && (shared.is_none() || address.remote == pair.1) {
+                shared = Some((port, address.remote == pair.1));
+            }
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        match shared {
+            Some((port, of_pair)) if of_pair || ports.len() >= PORTS_ENOUGH => port,
+            _ => self.draw_port_by(pair, member),
+        }
+    }
+
+    /// The ports of its bond by which a peer may be reached: those that it was silent by only if there is no
+    /// other.
+    pub(crate) fn fit_ports(&self, lag: &Lag, pair: Pair) -> Vec<u32> {
+        let usable = || lag.members.iter().filter(|port| port.usable).map(|port| port.ifindex);
+        let fit: Vec<u32> = usable().filter(|port| !self.is_silent_by(pair, *port)).collect();
+        if fit.is_empty() { usable().collect() } else { fit }
+    }
+
+    /// The port of the bond with the fewest queue pairs. Of several, the first in an order that begins
+    /// elsewhere for each lane and peer.
+    pub(crate) fn least_loaded(
+        &self,
+        lag: &Lag,
+        pair: Pair,
+        loads: &Loads,
+        other_than: Option<u32>,
+    ) -> Option<u32> {
+        let fit = self.fit_ports(lag, pair);
+        let first = (spread(pair.0, pair.1, 0) as usize).wrapping_add(self.lane.slot.into());
+        let count = lag.members.len().max(1);
+        let place = |port: &u32| {
+            let at = lag.members.iter().position(|member| member.ifindex == *port);
+            (at.unwrap_or(0) + count - first % count) % count
+        };
+        let wanted = fit.into_iter().filter(|port| Some(*port) != other_than);
+        wanted.min_by_key(|port| (loads.of(pair, *port), place(port)))
+    }
+
+    /// How many plain queue pairs leave by each port of a bond.
+    pub(crate) fn loads(&self, bond: u32) -> Loads {
+        let mut loads = Loads::default();
+        self.hands(bond).iter().for_each(|hand| loads.add(hand.pair, hand.port, hand.count));
+        loads
+    }
+
+    fn hands(&self, bond: u32) -> Vec<Hand> {
+        let dealt = self.peers.iter().filter(|(_, p)| p.association.is_none());
+        let hand = |(peer, p): (PeerId, &Peer)| {
+            self.bond_of(&p.key).filter(|lag| lag.ifindex == bond)?;
+            let tries = self.paths.get(p.own).is_some_and(|path| path.tried_since.is_some());
+            let pair = (p.key.local, p.key.remote);
+            let count = p.qpns.union(&p.reserved).count();
+            Some(Hand { peer, pair, count, port: p.leaves_by.unwrap_or(0), tries })
+        };
+        dealt.filter_map(hand).collect()
+    }
+
+    /// Deals the plain queue pairs of all bonds anew.
+    pub(crate) fn deal_all(&mut self) {
+        let bonds: Vec<u32> = self.local.lags().iter().map(|lag| lag.ifindex).collect();
+        bonds.into_iter().for_each(|bond| self.deal(bond));
+    }
+
+    /// Deals the plain queue pairs of a bond anew: those whose port cannot be used move, and then as few as
+    /// possible, so that the ports share them evenly.
+    pub(crate) fn deal(&mut self, bond: u32) {
+        let Some(lag) = self.local.lag(bond).cloned() else { return };
+        let mut hands = self.hands(bond);
+        let mut loads = self.loads(bond);
+        let before: Vec<u32> = hands.iter().map(|hand| hand.port).collect();
+        for hand in hands.iter_mut() {
+            let fit = self.fit_ports(&lag, hand.pair);
+            let stays = fit.contains(&hand.port) || hand.tries && is_usable(&lag, hand.port);
+            let to = self.least_loaded(&lag, hand.pair, &loads, None).filter(|_| !stays);
+            if let Some(to) = to {
+                hand.deal(&mut loads, to);
+            }
+        }
+        // Each move makes the shares of its two addresses more even, or leaves these as they are and makes
+        // those of the bond more even. So this ends.
+        let mut moved = true;
+        while core::mem::take(&mut moved) {
+            for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.count > 0) {
+                let Some(to) = self.least_loaded(&lag, hand.pair, &loads, Some(hand.port)) else {
+                    continue;
+                };
+                let (here, there) = (loads.of(hand.pair, hand.port), loads.of(hand.pair, to));
+                // From the one with the most, or more would move than needed.
+                let most = |port: &LagMember| loads.of(hand.pair, port.ifindex) <= here;
+                if !lag.members.iter().filter(|port| port.usable).all(most) {
+                    continue;
+                }
+                let with = (there.0 + hand.count, there.1 + hand.count);
+                if here.0 > with.0 || here.0 == with.0 && here.1 > with.1 {
+                    hand.deal(&mut loads, to);
+                    moved = true;
+                }
+            }
+        }
+        for (hand, before) in hands.iter().zip(before) {
+            let lost = hand.port != before && !is_usable(&lag, before);
+            self.leave_by(hand.peer, hand.port);
+            if self.is_silent_by(hand.pair, before) {
+                self.try_later(hand.peer);
+            }
+            let own = self.peers.get(hand.peer).map(|p| p.own);
+            if let Some(path) = own.filter(|_| lost) {
+                self.push_event(PathEvent::PathHeard { path });
+            }
+        }
+    }
+
+    /// Has the plain queue pairs of a peer leave by this port of their bond, if the bond sends by it. While
+    /// it sends by none, the source port stays.
+    pub(crate) fn leave_by(&mut self, peer: PeerId, port: u32) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        let moved = p.leaves_by.replace(port) != Some(port);
+        let (own, pair, key) = (p.own, (p.key.local, p.key.remote), p.key);
+        let Some(path) = self.paths.get(own) else { return };
+        if !matches!(path.role, Role::Plain { .. }) {
+            return;
+        }
+        let current = path.address.source_port;
+        let by = self.bond_of(&key).map(|lag| (is_usable(lag, port), lag.leaves_by(pair, current)));
+        let Some((usable, by)) = by else { return };
+        if usable && by != Some(port) {
+            let to = self.port_by(pair, port);
+            self.set_port(own, to);
+        }
+        if moved {
+            self.try_port(peer, port);
+        }
+    }
+}
+
+impl Hand {
+    fn deal(&mut self, loads: &mut Loads, to: u32) {
+        loads.take(self.pair, self.port, self.count);
+        loads.add(self.pair, to, self.count);
+        self.port = to;
+    }
+}
+
+/// Whether the bond sends by its port of this index.
+pub(crate) fn is_usable(lag: &Lag, port: u32) -> bool {
+    lag.members.iter().any(|member| member.ifindex == port && member.usable)
+}
