@@ -138,7 +138,8 @@ pub struct Config {
     /// How much a path through shared memory may have in flight, bytes, as packets count in
     /// [`crate::PathManager::sent`]. 0: this lane can have no such paths, and does not announce them.
     pub local_window: u32,
-    /// The same for a path over TCP.
+    /// The same for a path over TCP, at most: beyond 1 MiB, its window grows while packets wait for less than
+    /// 20 ms.
     pub tcp_window: u32,
     /// What the largest packet counts for in [`crate::PathManager::sent`]; the window never falls
     /// below two of them.

@@ -181,7 +181,7 @@ impl Path {
             state: PathState::Up,
             reason: None,
             rtt: Rtt::default(),
-            congestion: Congestion::new(config),
+            congestion: Congestion::new(config, address.kind),
             delays: Delays::default(),
             twice: Twice::default(),
             heard_at: Duration::ZERO,

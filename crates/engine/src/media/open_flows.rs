@@ -58,7 +58,12 @@ impl<E: Copy> OpenFlows<E> {
 
     /// Counts a packet of an open flow that was taken.
     pub(super) fn sent(&mut self, handle: FlowHandle, bytes: usize) {
-        self.queued.sent += 1;
+        self.all_sent(handle, 1, bytes);
+    }
+
+    /// Counts packets of an open flow that were taken; `bytes` of all of them.
+    pub(super) fn all_sent(&mut self, handle: FlowHandle, packets: u32, bytes: usize) {
+        self.queued.sent += packets;
         self.queued.sent_bytes += bytes as u64;
         if let Some((_, Some(flow))) = self.flows.get_mut(handle.index as usize) {
             flow.sent_bytes += bytes as u64;

@@ -7,6 +7,9 @@ use polypath_wire::icrc::Icrc;
 
 use crate::memory::{self, Segment, guarded};
 
+/// The smallest page, in bytes.
+const PAGE: usize = 4096;
+
 /// The position in a burst's payload at which the next packet's payload begins.
 pub(super) enum Cursor<'a> {
     /// The rest of the bytes that the queue pair holds itself.
@@ -98,6 +101,36 @@ impl<'a> Cursor<'a> {
         true
     }
 
+    /// Calls `name` with each piece of memory in which the next `len` bytes lie. Returns false if they can't be
+    /// read, as far as touching each page shows it.
+    #[inline]
+    pub(super) fn locate(&mut self, mut len: u32, mut name: impl FnMut(Segment)) -> bool {
+        while len > 0
+            && let Some(piece) = self.next(len)
+        {
+            if piece.is_listed() {
+                return false; // The pages are gone.
+            }
+            let (addr, n) = (piece.addr(), piece.bytes());
+            let touch = || {
+                let mut at = addr;
+                while at < addr + n {
+                    // SAFETY: the segment was checked, and this is within it. The read may be left.
+                    unsafe { (at as *const u8).read_volatile() };
+                    at = (at | (PAGE - 1)) + 1;
+                }
+            };
+            // SAFETY: `touch` owns nothing, and only reads where the segment was checked: where memory is
+            // present, it is readable memory of this process as long as the lane's lock is held.
+            if !unsafe { guarded(addr, n, touch) } {
+                return false;
+            }
+            name(piece);
+            len -= n as u32;
+        }
+        true
+    }
+
     /// Takes the next piece of memory, of at most `most` bytes.
     #[inline]
     fn next(&mut self, most: u32) -> Option<Segment> {
@@ -169,6 +202,10 @@ mod tests {
                 assert!(got.chunks_mut(step).all(|part| cursor.copy(part)));
                 assert_eq!(got, data[skip as usize..]);
                 assert_eq!(covered(&payload, step as u32), got);
+                let (mut cursor, mut located) = (Cursor::new(&payload), 0);
+                let count = |piece: Segment| located += piece.bytes();
+                assert!(cursor.locate(100 - skip, count));
+                assert_eq!(located, got.len());
             }
         }
     }

@@ -13,6 +13,7 @@
 
 mod cubic;
 mod delivery;
+mod stream;
 
 use core::fmt::Debug;
 use core::time::Duration;
@@ -21,6 +22,8 @@ use crate::config::{Config, CongestionControl};
 use crate::rtt::Rtt;
 use cubic::Cubic;
 use delivery::Delivery;
+use polypath_types::PathKind;
+use stream::Stream;
 
 /// What the peer's receive buffer takes, bytes of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +102,16 @@ pub(crate) trait Controller: Clone + Debug {
 #[derive(Clone, Debug)]
 pub(crate) enum Algorithm {
     Cubic(Cubic),
+    Stream(Stream),
 }
 
 impl Algorithm {
-    /// The one that the settings name.
-    fn new(config: &Config) -> Self {
+    /// The one that the settings name; for a path over TCP, which has a congestion control of its own, the one
+    /// for streams.
+    fn new(config: &Config, kind: PathKind) -> Self {
+        if kind.is_tcp() {
+            return Self::Stream(Stream::new(config.tcp_window));
+        }
         let limits = Limits::of(config);
         match config.congestion {
             CongestionControl::Cubic => {
@@ -118,6 +126,7 @@ impl Controller for Algorithm {
     fn window(&self) -> u32 {
         match self {
             Self::Cubic(c) => c.window(),
+            Self::Stream(s) => s.window(),
         }
     }
 
@@ -125,6 +134,7 @@ impl Controller for Algorithm {
     fn sent(&mut self, now: Duration, bytes: u32, in_flight: u32) {
         match self {
             Self::Cubic(c) => c.sent(now, bytes, in_flight),
+            Self::Stream(s) => s.sent(now, bytes, in_flight),
         }
     }
 
@@ -132,42 +142,49 @@ impl Controller for Algorithm {
     fn acked(&mut self, now: Duration, acked: &Acked<'_>) {
         match self {
             Self::Cubic(c) => c.acked(now, acked),
+            Self::Stream(s) => s.acked(now, acked),
         }
     }
 
     fn lost(&mut self, now: Duration, rtt: Duration) {
         match self {
             Self::Cubic(c) => c.lost(now, rtt),
+            Self::Stream(s) => s.lost(now, rtt),
         }
     }
 
     fn marked(&mut self, now: Duration, rtt: Duration) {
         match self {
             Self::Cubic(c) => c.marked(now, rtt),
+            Self::Stream(s) => s.marked(now, rtt),
         }
     }
 
     fn set_limits(&mut self, limits: Limits) {
         match self {
             Self::Cubic(c) => c.set_limits(limits),
+            Self::Stream(s) => s.set_limits(limits),
         }
     }
 
     fn share(&mut self, paths: u32) {
         match self {
             Self::Cubic(c) => c.share(paths),
+            Self::Stream(s) => s.share(paths),
         }
     }
 
     fn sharers(&self) -> u32 {
         match self {
             Self::Cubic(c) => c.sharers(),
+            Self::Stream(s) => s.sharers(),
         }
     }
 
     fn restart(&mut self, initial: u32) {
         match self {
             Self::Cubic(c) => c.restart(initial),
+            Self::Stream(s) => s.restart(initial),
         }
     }
 }
@@ -186,9 +203,9 @@ pub(crate) struct Congestion<C = Algorithm> {
 }
 
 impl Congestion {
-    /// For a new path, by the settings.
-    pub(crate) fn new(config: &Config) -> Self {
-        Self::with(Algorithm::new(config), config.mtu)
+    /// For a new path of this kind, by the settings.
+    pub(crate) fn new(config: &Config, kind: PathKind) -> Self {
+        Self::with(Algorithm::new(config, kind), config.mtu)
     }
 }
 
@@ -411,7 +428,7 @@ mod tests {
     #[test]
     fn settings_choose_the_controller() {
         let config = Config { initial_window: 32 << 10, ..Config::default() };
-        let c = Congestion::new(&config);
+        let c = Congestion::new(&config, PathKind::Udp);
         assert!(matches!(c.controller, Algorithm::Cubic(_)));
         assert_eq!(c.window(), 32 << 10);
     }

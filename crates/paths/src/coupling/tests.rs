@@ -65,7 +65,7 @@ impl World {
     fn new(bottlenecks: Vec<Bottleneck>, paths: usize, flows: &[(usize, u32)]) -> Self {
         let config = Config { initial_window: 16 << 10, mtu: PACKET, ..Config::default() };
         let flow = |&(by, least): &(usize, u32)| {
-            let mut window = Congestion::new(&config);
+            let mut window = Congestion::new(&config, polypath_types::PathKind::Udp);
             window.set_limits(Limits { sure: 4 << 20, max: 4 << 20 });
             Flow {
                 window,

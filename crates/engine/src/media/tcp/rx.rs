@@ -31,6 +31,8 @@ struct Line {
     to: usize,
     heard_at: Duration,
     looked_at: Duration,
+    /// Whether the last look found all that there was.
+    drained: bool,
 }
 
 /// The receiving half.
@@ -66,7 +68,7 @@ impl TcpRx {
 impl Line {
     fn new(stream: Arc<Stream>) -> Self {
         let (never, room) = (Duration::ZERO, vec![0; ROOM].into_boxed_slice());
-        Self { stream, room, from: 0, to: 0, heard_at: never, looked_at: never }
+        Self { stream, room, from: 0, to: 0, heard_at: never, looked_at: never, drained: true }
     }
 
     /// Whether it is time to look.
@@ -86,9 +88,15 @@ impl Line {
         self.room.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         match self.stream.read(&mut self.room[self.to..]) {
-            Ok(None) => return Got::Packets(0),
+            Ok(None) => {
+                self.drained = true;
+                return Got::Packets(0);
+            }
             Ok(Some(0)) => return Got::End("the other end has closed it".to_owned()),
-            Ok(Some(len)) => self.to += len,
+            Ok(Some(len)) => {
+                self.to += len;
+                self.drained = self.to < self.room.len();
+            }
             Err(error) => return Got::End(io::Error::from(error).to_string()),
         }
         self.heard_at = now;
@@ -132,7 +140,7 @@ impl Rx for TcpRx {
             match line.receive(now, f) {
                 Got::Packets(got) => {
                     total += got;
-                    self.more |= got > 0;
+                    self.more |= got > 0 && (!line.drained || line.has_packet());
                 }
                 Got::End(why) => self.streams.remove(&line.stream, &why),
                 Got::Broken => {

@@ -1,13 +1,14 @@
 //! A stream: the socket that both halves of the medium use.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polypath_paths::StreamEnds;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
+use super::run::Piece;
 use crate::log;
 
 /// How long the kernel tries to deliver before it ends the connection, in milliseconds. Paths find out
@@ -68,6 +69,36 @@ impl Stream {
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(0),
             other => other,
         }
+    }
+
+    /// Writes pieces, as much as there is room for, without waiting; 0 if there is none. The kernel may keep the
+    /// end back until more is written, or [`push`](Self::push) is called.
+    #[allow(unsafe_code)]
+    pub(super) fn write_pieces(&self, pieces: &[Piece]) -> Result<usize, Errno> {
+        // SAFETY: zero is a valid value of all its fields.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast::<libc::iovec>().cast_mut();
+        message.msg_iovlen = pieces.len();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+        let fd = self.socket.as_raw_fd();
+        // `sendmsg` of the C library is a cancellation point, and `syscall` is none.
+        // SAFETY: the pieces are laid out as the kernel wants them, and it only reads. Where no memory is present
+        // it stops, or fails.
+        let done = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) };
+        match usize::try_from(done) {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => match Errno::from_io_error(&io::Error::last_os_error()) {
+                // A page that is gone is noticed when the rest is copied.
+                Some(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::FAULT) => Ok(0),
+                other => Err(other.unwrap_or(Errno::IO)),
+            },
+        }
+    }
+
+    /// Lets the kernel send what it keeps back.
+    pub(super) fn push(&self) {
+        // Setting it again does so. It fails only if there is nothing to send by any more.
+        let _ = sockopt::set_tcp_nodelay(&self.socket, true);
     }
 
     /// Reads what is there without waiting; `None` if nothing is, 0 at the end.

@@ -223,6 +223,69 @@ fn what_can_t_be_read_is_left_out_and_the_stream_goes_on() {
 }
 
 #[test]
+#[allow(unsafe_code)]
+fn a_burst_ends_before_a_page_that_is_gone() {
+    let [mut one, mut other] = End::pair();
+    let data: Vec<u8> = (0..2 * BURST_MTU + 100).map(|n| (n >> 3) as u8).collect();
+    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
+    let segments = unsafe {
+        [
+            Segment::assume(data.as_ptr(), data.len() as u32),
+            Segment::assume(std::ptr::without_provenance(64), BURST_MTU - 100),
+        ]
+    };
+    let all = [headers(1, 0), headers(2, 0), headers(3, 0)];
+    let burst = Burst {
+        path: PathId(0),
+        first: &all[0],
+        middle: &all[1],
+        last: &all[2],
+        packets: 3,
+        mtu: BURST_MTU,
+        payload: Payload::Memory { segments: &segments, skip: 0, len: 3 * BURST_MTU },
+        covered_twice: false,
+        changing: false,
+    };
+    let table = crate::memory::MemoryTable::new();
+    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
+    // What is small goes before it.
+    one.tx.send_packet(NOW, one.flow, &packet(8), Seal::Right);
+    assert_eq!(one.tx.send(NOW, one.flow, &burst), Err(Unread { sent: 2 }));
+    one.tx.send_packet(NOW, one.flow, &packet(9), Seal::Right);
+    assert_eq!(one.flush().sent, 4);
+    let got = other.receive_all(4);
+    assert_eq!((&got[0], &got[3]), (&packet(8), &packet(9)));
+    assert_eq!(got[1][12..], data[..BURST_MTU as usize]);
+    assert_eq!(got[2][12..], data[BURST_MTU as usize..][..BURST_MTU as usize]);
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_burst_is_sent_to_its_end_by_the_flush() {
+    let [mut one, mut other] = End::pair();
+    let data = vec![7; 16 << 10];
+    // SAFETY: within `data`, which stays.
+    let segments = [unsafe { Segment::assume(data.as_ptr(), data.len() as u32) }];
+    let all = [headers(1, 0), headers(2, 0), headers(16, 0)];
+    let burst = Burst {
+        path: PathId(0),
+        first: &all[0],
+        middle: &all[1],
+        last: &all[2],
+        packets: 16,
+        mtu: 1024,
+        payload: Payload::Memory { segments: &segments, skip: 0, len: 16 << 10 },
+        covered_twice: false,
+        changing: false,
+    };
+    for _ in 0..100 {
+        one.tx.send(NOW, one.flow, &burst).unwrap();
+        assert_eq!(one.flush().sent, 16);
+        assert_eq!(other.receive_all(16).len(), 16);
+    }
+}
+
+#[test]
 fn a_stream_that_does_not_drain_loses_whole_packets_and_goes_on() {
     let [mut one, mut other] = End::pair();
     let (mut taken, mut dropped) = (Vec::new(), 0);
