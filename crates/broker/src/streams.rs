@@ -122,7 +122,8 @@ pub(crate) fn preamble(slot: u8, by: u8, opening: &[u8]) -> Option<Vec<u8>> {
 pub(crate) struct Callable {
     /// The slots whose lanes may be, each with the connection that wants it and the port.
     lanes: BTreeMap<u8, (u64, u16)>,
-    /// The ports by which connections let the broker itself be called, for messages of the connection manager.
+    /// The ports by which connections let the broker itself be called, for messages of the connection
+    /// manager.
     broker: BTreeMap<u64, u16>,
 }
 

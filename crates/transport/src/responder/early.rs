@@ -3,8 +3,8 @@
 //!
 //! Only the data of the WRITE that is arriving is: everything before that WRITE has been executed, so that no
 //! READ, atomic or refused request comes in between. What waits for its turn is the header alone, which takes
-//! little memory, and the payload is not copied twice. Completions, acknowledgements and the next requests keep
-//! their order.
+//! little memory, and the payload is not copied twice. Completions, acknowledgements and the next requests
+//! keep their order.
 
 use polypath_wire::ext::Reth;
 use polypath_wire::packet::Headers;
@@ -97,8 +97,8 @@ fn within(
     if !opcode.is_write() || opcode.starts_message() || headers.imm.is_some() {
         return None;
     }
-    // Each packet before it carries as much as the MTU, unless another message begins in between. Its offset is
-    // smaller then.
+    // Each packet before it carries as much as the MTU, unless another message begins in between. Its offset
+    // is smaller then.
     let (at, len) = (u64::from(received) + u64::from(ahead) * u64::from(mtu), payload.len() as u64);
     if headers.mp.map(|mp| u64::from(mp.offset)) != Some(at) {
         return None;

@@ -68,8 +68,8 @@ mod tests {
     use super::*;
     use polypath_e2e::{LINKS_MAX, Sample};
 
-    /// A run over two links of 400 Mbit/s, 50 bytes a microsecond. The first one fails after 2 s, for 2 s. The
-    /// other one carries nothing for `gap` ms then, and all that it can afterwards.
+    /// A run over two links of 400 Mbit/s, 50 bytes a microsecond. The first one fails after 2 s, for 2 s.
+    /// The other one carries nothing for `gap` ms then, and all that it can afterwards.
     fn seen(gap: u64, comes_back: bool) -> Seen {
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);

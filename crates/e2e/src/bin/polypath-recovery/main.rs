@@ -1,5 +1,5 @@
-//! Throughput over time while links fail and are mended, by Polypath, TCP and MPTCP: how fast each recovers, and
-//! what each link carries.
+//! Throughput over time while links fail and are mended, by Polypath, TCP and MPTCP: how fast each recovers,
+//! and what each link carries.
 //!
 //! Hosts are network namespaces with links of limited rates; the traffic is that of unmodified programs. The
 //! page has a table and a plot for each scene.
