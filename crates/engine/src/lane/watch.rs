@@ -71,9 +71,9 @@ impl Watch {
         }
     }
 
-    /// How long to wait for the application to leave the lane, if it was `contended`. It is longer each time in a
-    /// row: an application that is in the lane again and again receives, and each look costs the processor that
-    /// its peer may need.
+    /// How long to wait for the application to leave the lane, if it was `contended`. It is longer each
+    /// time in a row: an application that is in the lane again and again receives, and each look costs the
+    /// processor that its peer may need.
     pub(super) fn lock_wait(&mut self, contended: bool) -> Duration {
         self.contended = if contended { self.contended + 1 } else { 0 };
         LOCK_WAIT * (1 << self.contended.saturating_sub(1).min(LOCK_WAIT_DOUBLED))

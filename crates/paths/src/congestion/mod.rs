@@ -106,8 +106,8 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// The one that the settings name; for a path over TCP, which has a congestion control of its own, the one
-    /// for streams.
+    /// The one that the settings name; for a path over TCP, which has a congestion control of its own, the
+    /// one for streams.
     fn new(config: &Config, kind: PathKind) -> Self {
         if kind.is_tcp() {
             return Self::Stream(Stream::new(config.tcp_window));

@@ -14,10 +14,10 @@ const SHRINK: u32 = 8;
 
 /// Bytes of payload that may be in flight by a TCP stream.
 ///
-/// What the network takes is TCP's affair, and it retransmits and heeds marks itself. This window is larger than
-/// what is on its way by as much as both ends need so that none waits for the other one, whose process may not
-/// run for some milliseconds. It has a limit because all of it may wait in buffers before a slow link, and
-/// everything that is sent later, a probe of the path as well, waits behind it.
+/// What the network takes is TCP's affair, and it retransmits and heeds marks itself. This window is larger
+/// than what is on its way by as much as both ends need so that none waits for the other one, whose process
+/// may not run for some milliseconds. It has a limit because all of it may wait in buffers before a slow
+/// link, and everything that is sent later, a probe of the path as well, waits behind it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     size: u32,

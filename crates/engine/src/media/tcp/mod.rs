@@ -31,9 +31,9 @@ use super::Halves;
 /// The largest packet, in bytes: a path MTU of 4096 and all headers fit.
 pub(super) const PACKET_BYTES: usize = 4352;
 
-/// How much a peer may have in flight on such a path at most, as the transport counts packets. Requests and the
-/// answers to the peer's READs share the buffer of a stream, and the rest of it is for acknowledgements and
-/// control packets.
+/// How much a peer may have in flight on such a path at most, as the transport counts packets. Requests and
+/// the answers to the peer's READs share the buffer of a stream, and the rest of it is for acknowledgements
+/// and control packets.
 pub(crate) const WINDOW: u32 = 4 << 20;
 
 /// The most bytes that wait in this process until the kernel takes them.

@@ -1,7 +1,8 @@
 //! The frames of a burst: their headers made here, their payload where it lies.
 //!
-//! The kernel copies a payload once, from the program's memory into the stream. What it does not take at once is
-//! copied here, because that memory may be used only under the lane's lock under which it was checked.
+//! The kernel copies a payload once, from the program's memory into the stream. What it does not take at
+//! once is copied here, because that memory may be used only under the lane's lock under which it was
+//! checked.
 
 use polypath_transport::{Burst, Payload};
 use polypath_wire::MAX_HEADERS_LEN;
@@ -39,8 +40,8 @@ pub(super) struct Run {
     pub(super) packets: u32,
 }
 
-/// An element of a gather list, laid out as `struct iovec`. The address is a plain number, so that it can move
-/// between threads. It is used only in the call that made it.
+/// An element of a gather list, laid out as `struct iovec`. The address is a plain number, so that it can
+/// move between threads. It is used only in the call that made it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Piece {
@@ -132,8 +133,8 @@ impl Run {
         &self.list
     }
 
-    /// Appends the frames without the first `skip` bytes to `to`. Returns false if the program has given up the
-    /// memory of one meanwhile.
+    /// Appends the frames without the first `skip` bytes to `to`. Returns false if the program has given up
+    /// the memory of one meanwhile.
     pub(super) fn copy_rest(&self, mut skip: usize, to: &mut Vec<u8>) -> bool {
         let mut own = &self.own[..];
         for part in &self.parts {

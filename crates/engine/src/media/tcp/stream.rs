@@ -71,8 +71,8 @@ impl Stream {
         }
     }
 
-    /// Writes pieces, as much as there is room for, without waiting; 0 if there is none. The kernel may keep the
-    /// end back until more is written, or [`push`](Self::push) is called.
+    /// Writes pieces, as much as there is room for, without waiting; 0 if there is none. The kernel may
+    /// keep the end back until more is written, or [`push`](Self::push) is called.
     #[allow(unsafe_code)]
     pub(super) fn write_pieces(&self, pieces: &[Piece]) -> Result<usize, Errno> {
         // SAFETY: zero is a valid value of all its fields.
@@ -82,8 +82,8 @@ impl Stream {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
         let fd = self.socket.as_raw_fd();
         // `sendmsg` of the C library is a cancellation point, and `syscall` is none.
-        // SAFETY: the pieces are laid out as the kernel wants them, and it only reads. Where no memory is present
-        // it stops, or fails.
+        // SAFETY: the pieces are laid out as the kernel wants them, and it only reads. Where no memory is
+        // present it stops, or fails.
         let done = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags) };
         match usize::try_from(done) {
             Ok(bytes) => Ok(bytes),
