@@ -8,8 +8,7 @@ use crate::lane::Lane;
 use crate::lane::failure::Alarm;
 use crate::lane::held::Held;
 use crate::lane::round::Driver;
-use crate::lane::sleeper::{BUSY_POLLS, LONGEST};
-use crate::lane::watch::LOCK_WAIT;
+use crate::lane::sleeper::{BUSY_POLLS, LOCK_WAIT, LONGEST};
 use crate::notify::lock;
 
 impl Lane {

@@ -23,13 +23,15 @@ use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
-use crate::lane::watch::{LOCK_WAIT, TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
+use crate::lane::watch::{TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// The same after the application has polled for a while, because each check takes the processor
 /// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
 const TICK_MAX: Duration = Duration::from_millis(4);
+/// How long the lane's thread waits for a posting thread to leave the lane.
+pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// The number of polls within a tick that count as busy polling.
 pub(super) const BUSY_POLLS: u64 = 32;
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
@@ -272,7 +274,6 @@ impl Sleeper {
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         watch.polls = polls;
         let watches = now < watch.watches_until;
-        let lock_wait = watch.lock_wait(contended);
         self.stand_in.refuse(watches);
         let stands = self.stand_in.waits_for_all();
         // Threads that stand in do so again and again, with work between.
@@ -291,7 +292,7 @@ impl Sleeper {
                 return Woken::Drive;
             }
             if contended {
-                self.waker.wait(None, lock_wait);
+                self.waker.wait(None, LOCK_WAIT);
             }
             let tick = if collects {
                 COLLECT_MAX
@@ -323,7 +324,7 @@ impl Sleeper {
         watch.tick = TICK_MIN;
         if contended {
             // The socket stays readable until that thread has left, so polling it is useless.
-            if self.waker.wait(None, lock_wait) {
+            if self.waker.wait(None, LOCK_WAIT) {
                 self.waker.clear();
             }
             return Woken::Drive;

@@ -17,11 +17,6 @@ pub(super) const WATCH_MAX: Duration = Duration::from_secs(1);
 /// completions half of the time, and its memory the other half.
 pub(super) const WATCH_GROWTH: u32 = 8;
 
-/// How long the lane's thread waits for a posting thread to leave the lane, at first.
-pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
-/// How often that time is doubled, at most.
-const LOCK_WAIT_DOUBLED: u32 = 3;
-
 /// The state that the lane's thread keeps from one sleep to the next.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -43,8 +38,6 @@ pub(crate) struct Watch {
     pub(super) busy_poll: BusyPoll,
     /// The number of checks for collected posts that found none.
     pub(super) vain_looks: u32,
-    /// How often in a row it found the application in the lane.
-    contended: u32,
     /// Whether the thread has said in shared memory that it sleeps, and not since that it is awake.
     pub(crate) armed: bool,
     /// Whether an acknowledgement waits for an answer, so that the deadline counts even if the
@@ -65,18 +58,9 @@ impl Watch {
             watch_for: WATCH_MIN,
             busy_poll: BusyPoll::new(busy_poll),
             vain_looks: VAIN_LOOKS,
-            contended: 0,
             armed: false,
             owes: false,
         }
-    }
-
-    /// How long to wait for the application to leave the lane, if it was `contended`. It is longer each time
-    /// in a row: an application that is in the lane again and again receives, and each look costs the
-    /// processor that its peer may need.
-    pub(super) fn lock_wait(&mut self, contended: bool) -> Duration {
-        self.contended = if contended { self.contended + 1 } else { 0 };
-        LOCK_WAIT * (1 << self.contended.saturating_sub(1).min(LOCK_WAIT_DOUBLED))
     }
 
     /// Lets the thread watch the socket for `watch_for`, even if the application polls, and much
@@ -84,18 +68,5 @@ impl Watch {
     pub(crate) fn watch_socket(&mut self, now: Duration) {
         self.watches_until = now + self.watch_for;
         self.watch_for = (self.watch_for * WATCH_GROWTH).min(WATCH_MAX);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_application_that_is_always_in_the_lane_is_looked_at_less_often() {
-        let mut watch = Watch::new(Duration::ZERO);
-        let mut wait = |contended| watch.lock_wait(contended).as_micros();
-        assert_eq!([true; 6].map(&mut wait), [20, 40, 80, 160, 160, 160]);
-        assert_eq!([false, true, false].map(&mut wait), [20; 3], "it was out of it meanwhile");
     }
 }

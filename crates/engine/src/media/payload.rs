@@ -101,8 +101,8 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Calls `name` with each piece of memory in which the next `len` bytes lie. Returns false if they can't
-    /// be read, as far as touching each page shows it.
+    /// Calls `name` with each piece of memory in which the next `len` bytes lie. Returns false if they
+    /// can't be read, as far as touching each page shows it.
     #[inline]
     pub(super) fn locate(&mut self, mut len: u32, mut name: impl FnMut(Segment)) -> bool {
         while len > 0

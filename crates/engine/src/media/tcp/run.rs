@@ -1,7 +1,8 @@
 //! The frames of a burst: their headers made here, their payload where it lies.
 //!
-//! The kernel copies a payload once, from the program's memory into the stream. What it does not take at once
-//! is copied here, because that memory may be used only under the lane's lock under which it was checked.
+//! The kernel copies a payload once, from the program's memory into the stream. What it does not take at
+//! once is copied here, because that memory may be used only under the lane's lock under which it was
+//! checked.
 
 use polypath_transport::{Burst, Payload};
 use polypath_wire::MAX_HEADERS_LEN;

@@ -71,8 +71,8 @@ impl Stream {
         }
     }
 
-    /// Writes pieces, as much as there is room for, without waiting; 0 if there is none. The kernel may keep
-    /// the end back until more is written, or [`push`](Self::push) is called.
+    /// Writes pieces, as much as there is room for, without waiting; 0 if there is none. The kernel may
+    /// keep the end back until more is written, or [`push`](Self::push) is called.
     #[allow(unsafe_code)]
     pub(super) fn write_pieces(&self, pieces: &[Piece]) -> Result<usize, Errno> {
         // SAFETY: zero is a valid value of all its fields.

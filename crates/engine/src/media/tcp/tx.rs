@@ -1,8 +1,8 @@
 //! The sending half.
 //!
-//! The frames of a burst are written at once, with their payload where it lies, so that the other end begins
-//! to read early. What is small is gathered until the flush, or until it is much. What the kernel has no room
-//! for waits here, and then everything that follows is copied behind it.
+//! The frames of a burst are written at once, with their payload where it lies, so that the other end
+//! begins to read early. What is small is gathered until the flush, or until it is much. What the kernel
+//! has no room for waits here, and then everything that follows is copied behind it.
 
 use std::io;
 use std::sync::Arc;
