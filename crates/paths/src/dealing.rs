@@ -49,11 +49,8 @@ impl Loads {
     }
 
     fn take(&mut self, pair: Pair, port: u32, count: usize) {
-        for load in [self.by_pair.get_mut(&(pair, port)), self.by_port.get_mut(&port)] {
-            if let Some(load) = load {
-                *load = load.saturating_sub(count);
-            }
-        }
+        let loads = [self.by_pair.get_mut(&(pair, port)), self.by_port.get_mut(&port)];
+        loads.into_iter().flatten().for_each(|load| *load = load.saturating_sub(count));
     }
 
     /// Those between these addresses, and all.
