@@ -207,7 +207,7 @@ impl Connections {
         // One of 16,384 does not fit.
         let draws = core::iter::repeat_with(|| self.random() & 0xf_ffff);
         let fits = |label: &u32| is_another_port(*label, than);
-        draws.take(8).find(fits).unwrap_or((than ^ 1).max(2))
+        draws.take(8).find(fits).unwrap_or_else(|| (than ^ 1).max(2))
     }
 
     /// Moves a connection to the path that its queue pair has migrated to. Its own messages go that
