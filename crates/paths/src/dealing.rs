@@ -49,10 +49,9 @@ impl Loads {
     }
 
     fn take(&mut self, pair: Pair, port: u32, count: usize) {
-        for load in [self.by_pair.get_mut(&(pair, port)), self.by_port.get_mut(&port)] {
-            if let Some(load) = load {
-                *load = load.saturating_sub(count);
-            }
+        let of_pair = self.by_pair.get_mut(&(pair, port));
+        for load in of_pair.into_iter().chain(self.by_port.get_mut(&port)) {
+            *load = load.saturating_sub(count);
         }
     }
 
