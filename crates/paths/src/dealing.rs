@@ -49,8 +49,10 @@ impl Loads {
     }
 
     fn take(&mut self, pair: Pair, port: u32, count: usize) {
-        let loads = [self.by_pair.get_mut(&(pair, port)), self.by_port.get_mut(&port)];
-        loads.into_iter().flatten().for_each(|load| *load = load.saturating_sub(count));
+        let of_pair = self.by_pair.get_mut(&(pair, port));
+        for load in of_pair.into_iter().chain(self.by_port.get_mut(&port)) {
+            *load = load.saturating_sub(count);
+        }
     }
 
     /// Those between these addresses, and all.
@@ -209,7 +211,7 @@ impl PathManager {
         let before: Vec<u32> = hands.iter().map(|hand| hand.port).collect();
         for hand in hands.iter_mut() {
             let fit = self.fit_ports(&lag, hand.pair);
-            let stays = fit.contains(&hand.port) || hand.tries && is_usable(&lag, hand.port);
+            let stays = fit.contains(&hand.port) || hand.tries && lag.sends_by(hand.port);
             let to = self.least_loaded(&lag, hand.pair, &loads, None).filter(|_| !stays);
             if let Some(to) = to {
                 hand.deal(&mut loads, to);
@@ -237,7 +239,7 @@ impl PathManager {
             }
         }
         for (hand, before) in hands.iter().zip(before) {
-            let lost = hand.port != before && !is_usable(&lag, before);
+            let lost = hand.port != before && !lag.sends_by(before);
             self.leave_by(hand.peer, hand.port);
             if self.is_silent_by(hand.pair, before) {
                 self.try_later(hand.peer);
@@ -260,7 +262,7 @@ impl PathManager {
             return;
         }
         let current = path.address.source_port;
-        let by = self.bond_of(&key).map(|lag| (is_usable(lag, port), lag.leaves_by(pair, current)));
+        let by = self.bond_of(&key).map(|lag| (lag.sends_by(port), lag.leaves_by(pair, current)));
         let Some((usable, by)) = by else { return };
         if usable && by != Some(port) {
             let to = self.port_by(pair, port);
@@ -278,9 +280,4 @@ impl Hand {
         loads.add(self.pair, to, self.count);
         self.port = to;
     }
-}
-
-/// Whether the bond sends by its port of this index.
-pub(crate) fn is_usable(lag: &Lag, port: u32) -> bool {
-    lag.members.iter().any(|member| member.ifindex == port && member.usable)
 }

@@ -1,6 +1,8 @@
 //! The hash by which a bond of the kernel's chooses the port that a packet leaves by.
 
 use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
 
 use polypath_wire::ROCE_PORT;
 
@@ -26,6 +28,20 @@ pub struct LagMember {
     pub ifindex: u32,
     /// Whether the bond sends by it.
     pub usable: bool,
+}
+
+/// What is known of the ports of bonds by which peers were silent, by the addresses and the port's index.
+pub(crate) type Silences = BTreeMap<(Pair, u32), Silence>;
+
+/// A port of a bond by which a peer was silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    /// Whether it has not carried since.
+    pub(crate) lasts: bool,
+    /// When it was left last, or tried.
+    pub(crate) tried_at: Duration,
+    /// How long after that it is tried again.
+    pub(crate) wait: Duration,
 }
 
 /// What `layer3+4` makes of the addresses and ports of a UDP packet (Linux' bonding.rst, "xmit_hash_policy"):
@@ -58,6 +74,11 @@ impl Lag {
         let count = u32::try_from(usable().count()).ok()?;
         let at = hash(pair, source_port, ROCE_PORT).checked_rem(count)?;
         usable().nth(usize::try_from(at).ok()?).map(|member| member.ifindex)
+    }
+
+    /// Whether it sends by its port of this index.
+    pub(crate) fn sends_by(&self, port: u32) -> bool {
+        self.members.iter().any(|member| member.ifindex == port && member.usable)
     }
 
     /// Whether the hash of packets between these addresses is known.

@@ -13,11 +13,10 @@
 //! a question.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 use polypath_types::{PathId, PeerId};
 
-use crate::dealing::is_usable;
+use crate::lag::Silence;
 use crate::manager::PathManager;
 use crate::path::Role;
 use crate::peers::Peer;
@@ -34,20 +33,6 @@ const PROVEN: Duration = Duration::from_secs(2);
 /// Requests tell something for so long.
 const LATELY: Duration = Duration::from_secs(16);
 
-/// What is known of the ports of bonds by which peers were silent, by the addresses and the port's index.
-pub(crate) type Silences = BTreeMap<(Pair, u32), Silence>;
-
-/// A port of a bond by which a peer was silent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Silence {
-    /// Whether it has not carried since.
-    lasts: bool,
-    /// When it was left last, or tried.
-    tried_at: Duration,
-    /// How long after that it is tried again.
-    wait: Duration,
-}
-
 impl PathManager {
     /// Whether a peer was silent by this port of its bond, and nothing has shown that it is not any more.
     pub(crate) fn is_silent_by(&self, pair: Pair, port: u32) -> bool {
@@ -62,7 +47,7 @@ impl PathManager {
         let (pair, Some(port)) = ((p.key.local, p.key.remote), p.leaves_by) else { return false };
         let Some(lag) = self.bond_of(&p.key).cloned() else { return false };
         let others = lag.members.iter().filter(|other| other.usable && other.ifindex != port);
-        if !is_usable(&lag, port) || others.count() == 0 {
+        if !lag.sends_by(port) || others.count() == 0 {
             return false;
         }
         match self.silences.get_mut(&(pair, port)) {
@@ -223,7 +208,7 @@ impl PathManager {
         let (local, peers) = (&self.local, &self.peers);
         self.silences.retain(|(pair, port), _| {
             let lag = local.lag(local.ifindex_of(pair.0));
-            lag.is_some_and(|lag| is_usable(lag, *port)) && peers.are_between(*pair)
+            lag.is_some_and(|lag| lag.sends_by(*port)) && peers.are_between(*pair)
         });
     }
 }
