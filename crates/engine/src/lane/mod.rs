@@ -83,6 +83,8 @@ pub(crate) struct State {
     prompt: Promptness,
     answering: Answering,
     collector: Collector,
+    /// When a thread last looked for packets.
+    received_at: Duration,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -338,6 +340,9 @@ impl Lane {
             }
             return result;
         }
+        if state.posts_without_polls(now) {
+            self.progress(&mut state, Driver::Post);
+        }
         self.send_out(&mut state);
         result
     }
@@ -562,6 +567,7 @@ impl State {
             prompt: Promptness::default(),
             answering: Answering::default(),
             collector: Collector::default(),
+            received_at: Duration::ZERO,
             groups: Groups::default(),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::lane::busy_poll::BusyPoll;
+use crate::lane::sleeper::BUSY_POLLS;
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
 pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
@@ -17,11 +18,38 @@ pub(super) const WATCH_MAX: Duration = Duration::from_secs(1);
 /// completions half of the time, and its memory the other half.
 pub(super) const WATCH_GROWTH: u32 = 8;
 
+/// What the application has done with a lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Deeds {
+    /// The number of polls, whether they drove the lane or found completions.
+    pub(super) looks: u64,
+    /// These, and the entries for other reasons.
+    pub(super) all: u64,
+}
+
+impl Deeds {
+    /// What it has done since then.
+    pub(super) fn since(self, then: Self) -> Self {
+        Self { looks: self.looks.wrapping_sub(then.looks), all: self.all.wrapping_sub(then.all) }
+    }
+
+    /// Whether it polls busily: it was in the lane often since the thread last slept, or is now, and polls
+    /// between. What it posts between two polls counts, because a program with many queue pairs posts hundreds
+    /// of requests after each poll, and receives while it posts ([`Lane::post`](super::Lane::post)). A thread
+    /// that only posts may never come back for completions, so the lane's thread does not leave the socket to
+    /// it.
+    pub(super) fn are_busy(self, contended: bool) -> bool {
+        self.looks > 0 && (self.all >= BUSY_POLLS || contended)
+    }
+}
+
 /// The state that the lane's thread keeps from one sleep to the next.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The number of polls at its last sleep.
+    /// The number of polls that drove the lane at its last sleep.
     pub(super) polls: u64,
+    /// What the application had done by then.
+    pub(super) deeds: Deeds,
     /// How often a thread of the application had taken its place then.
     pub(super) stood: u64,
     /// The time until which such threads are expected to come back.
@@ -50,6 +78,7 @@ impl Watch {
     pub(crate) fn new(busy_poll: Duration) -> Self {
         Self {
             polls: 0,
+            deeds: Deeds::default(),
             stood: 0,
             returns_until: Duration::ZERO,
             left: 0,
