@@ -11,6 +11,7 @@ mod busy_poll;
 mod close;
 mod collect;
 mod datagrams;
+mod deeds;
 mod failure;
 mod held;
 mod host;

@@ -21,9 +21,10 @@ use std::time::Duration;
 use crate::clock;
 use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
+use crate::lane::deeds::Deeds;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
-use crate::lane::watch::{Deeds, TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
+use crate::lane::watch::{TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,8 +33,6 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a posting thread to leave the lane.
 pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
-/// The number of polls within a tick that count as busy polling; posts between them count as well.
-pub(super) const BUSY_POLLS: u64 = 32;
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
 /// threads stand in for it.
 pub(super) const LEFT: u32 = 4;
@@ -465,21 +464,11 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::lane::deeds::BUSY_POLLS;
     use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX};
 
     /// Longer than any test waits.
     const FOR_EVER: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn the_socket_is_left_to_threads_that_poll_and_not_to_those_that_post() {
-        let busy =
-            |looks, posts, contended| Deeds { looks, all: looks + posts }.are_busy(contended);
-        assert!(busy(BUSY_POLLS, 0, false));
-        assert!(!busy(BUSY_POLLS - 1, 0, false), "a few polls before a sleep");
-        assert!(busy(1, BUSY_POLLS - 1, false), "many posts after a poll");
-        assert!(busy(1, 0, true));
-        assert!(!busy(0, 1000, false) && !busy(0, 1000, true), "a thread that posts sends");
-    }
 
     #[test]
     fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lane::busy_poll::BusyPoll;
-use crate::lane::sleeper::BUSY_POLLS;
+use crate::lane::deeds::Deeds;
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
 pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
@@ -17,31 +17,6 @@ pub(super) const WATCH_MAX: Duration = Duration::from_secs(1);
 /// polling halves that time again. There are many such ticks with a program that polls for its own
 /// completions half of the time, and its memory the other half.
 pub(super) const WATCH_GROWTH: u32 = 8;
-
-/// What the application has done with a lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Deeds {
-    /// The number of polls, whether they drove the lane or found completions.
-    pub(super) looks: u64,
-    /// These, and the entries for other reasons.
-    pub(super) all: u64,
-}
-
-impl Deeds {
-    /// What it has done since then.
-    pub(super) fn since(self, then: Self) -> Self {
-        Self { looks: self.looks.wrapping_sub(then.looks), all: self.all.wrapping_sub(then.all) }
-    }
-
-    /// Whether it polls busily: it was in the lane often since the thread last slept, or is now, and polls
-    /// between. What it posts between two polls counts, because a program with many queue pairs posts hundreds
-    /// of requests after each poll, and receives while it posts ([`Lane::post`](super::Lane::post)). A thread
-    /// that only posts may never come back for completions, so the lane's thread does not leave the socket to
-    /// it.
-    pub(super) fn are_busy(self, contended: bool) -> bool {
-        self.looks > 0 && (self.all >= BUSY_POLLS || contended)
-    }
-}
 
 /// The state that the lane's thread keeps from one sleep to the next.
 #[derive(Debug)]
