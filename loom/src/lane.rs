@@ -58,6 +58,8 @@ pub(crate) mod waker {
 pub(crate) mod busy_poll;
 #[path = "../../crates/engine/src/lane/collect.rs"]
 pub(crate) mod collect;
+#[path = "../../crates/engine/src/lane/deeds.rs"]
+pub(crate) mod deeds;
 #[path = "../../crates/engine/src/lane/sleeper.rs"]
 pub(crate) mod sleeper;
 #[path = "../../crates/engine/src/lane/stand_in.rs"]

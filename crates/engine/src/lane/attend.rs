@@ -5,10 +5,11 @@ use std::sync::TryLockError;
 use crate::clock;
 use crate::drive::Attended;
 use crate::lane::Lane;
+use crate::lane::deeds::BUSY_POLLS;
 use crate::lane::failure::Alarm;
 use crate::lane::held::Held;
 use crate::lane::round::Driver;
-use crate::lane::sleeper::{BUSY_POLLS, LOCK_WAIT, LONGEST};
+use crate::lane::sleeper::{LOCK_WAIT, LONGEST};
 use crate::notify::lock;
 
 impl Lane {

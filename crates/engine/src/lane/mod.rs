@@ -11,6 +11,7 @@ mod busy_poll;
 mod close;
 mod collect;
 mod datagrams;
+mod deeds;
 mod failure;
 mod held;
 mod host;
@@ -83,6 +84,8 @@ pub(crate) struct State {
     prompt: Promptness,
     answering: Answering,
     collector: Collector,
+    /// When a thread last looked for packets.
+    received_at: Duration,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -338,6 +341,9 @@ impl Lane {
             }
             return result;
         }
+        if state.posts_without_polls(now) {
+            self.progress(&mut state, Driver::Post);
+        }
         self.send_out(&mut state);
         result
     }
@@ -562,6 +568,7 @@ impl State {
             prompt: Promptness::default(),
             answering: Answering::default(),
             collector: Collector::default(),
+            received_at: Duration::ZERO,
             groups: Groups::default(),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock;
+use crate::lane::collect::COLLECT_MAX;
 use crate::lane::{State, receive};
 
 /// The number of batches received before queue pairs get a turn to send.
@@ -17,6 +18,9 @@ pub(super) enum Driver {
     /// The lane's thread. Nobody polls for what arrives, so it is acknowledged at once, unless an
     /// answer is about to be posted.
     Lane,
+    /// A thread that posts much, and has not polled for a while. What arrives is not what its next post
+    /// answers.
+    Post,
     /// A thread that receives what has arrived because a queue pair is about to stop.
     Drain,
 }
@@ -29,6 +33,14 @@ impl State {
         self.io.now = now;
         self.core.begin(now);
         now
+    }
+
+    /// Whether a program posts and posts, and nobody has received for a while. With many queue pairs, it
+    /// posts hundreds of requests between two polls. Meanwhile the windows would stay full, and the peer
+    /// would stand still, if nobody read the acknowledgements.
+    #[inline]
+    pub(super) fn posts_without_polls(&self, now: Duration) -> bool {
+        self.collector.waits() && now.saturating_sub(self.received_at) >= COLLECT_MAX
     }
 
     /// Lets queue pairs send.
@@ -56,7 +68,8 @@ impl State {
         self.prompt.back(now);
         (self.io.completions, self.io.awaited) = (0, false);
         let received = self.receive(driver != Driver::Program);
-        if received > 0 {
+        self.received_at = now;
+        if received > 0 && driver != Driver::Post {
             self.collector.received();
         }
         if self.io.exchange.is_some() {
@@ -168,5 +181,30 @@ impl State {
         let sends = self.io.sender.next_deadline();
         let arrives = self.receivers.as_ref().and_then(|receivers| receivers.next_deadline());
         [core, deferred, sends, arrives].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::{still_io, still_paths};
+
+    #[test]
+    fn a_program_that_posts_and_does_not_poll_receives_now_and_then() {
+        let mut state = State::new(still_paths(7), still_io(), None);
+        let now = Duration::from_secs(1);
+        for _ in 0..8 {
+            (0..4).for_each(|_| assert!(!state.collector.keeps(now, 64, 0)));
+            state.collector.polled(now, 0);
+        }
+        assert!(!state.collector.keeps(now, 64, 0));
+        assert!(!state.posts_without_polls(now), "a single message leaves at once");
+        assert!(state.collector.keeps(now, 64, 0));
+        assert!(state.posts_without_polls(now));
+        state.received_at = now;
+        assert!(!state.posts_without_polls(now), "somebody has just received");
+        assert!(state.posts_without_polls(now + COLLECT_MAX));
+        state.collector.leaves();
+        assert!(!state.posts_without_polls(now + COLLECT_MAX), "nothing waits any more");
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::lane::busy_poll::BusyPoll;
 use crate::lane::collect::COLLECT_MAX;
+use crate::lane::deeds::Deeds;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
 use crate::lane::watch::{TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
@@ -32,8 +33,6 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a posting thread to leave the lane.
 pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
-/// The number of polls within a tick that count as busy polling.
-pub(super) const BUSY_POLLS: u64 = 32;
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
 /// threads stand in for it.
 pub(super) const LEFT: u32 = 4;
@@ -184,6 +183,12 @@ impl Sleeper {
         self.polls.load(Ordering::Relaxed)
     }
 
+    /// What the application has done so far, roughly.
+    fn deeds(&self) -> Deeds {
+        let looks = self.polls().wrapping_add(self.taken());
+        Deeds { looks, all: looks.wrapping_add(self.entries.load(Ordering::Relaxed)) }
+    }
+
     /// Lets the lane's thread see who waits for the socket now, unless it is about to look anyway.
     fn wake_unless_ticking(&self) {
         if !self.ticking.load(Ordering::SeqCst) {
@@ -266,13 +271,13 @@ impl Sleeper {
         watch: &mut Watch,
         contended: bool,
     ) -> Woken {
-        let polls = self.polls.load(Ordering::Relaxed);
+        let (polls, deeds) = (self.polls(), self.deeds());
         let since = polls.wrapping_sub(watch.polls);
-        let busy = is_busy(since, contended);
+        let busy = deeds.since(watch.deeds).are_busy(contended);
         // Posts are collected only for programs that poll right after them. Such a program is left
         // alone as long as each check finds that it has polled.
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
-        watch.polls = polls;
+        (watch.polls, watch.deeds) = (polls, deeds);
         let watches = now < watch.watches_until;
         self.stand_in.refuse(watches);
         let stands = self.stand_in.waits_for_all();
@@ -312,13 +317,13 @@ impl Sleeper {
                 Rest::Overdue => Woken::Drive,
                 Rest::Woken => {
                     self.waker.clear();
-                    self.ticked(socket, polls, returns, watch)
+                    self.ticked(socket, deeds, returns, watch)
                 }
                 Rest::Over if collects => match self.polls.load(Ordering::Relaxed) == polls {
                     true => Woken::Drive,
                     false => Woken::Nothing,
                 },
-                Rest::Over => self.ticked(socket, polls, returns, watch),
+                Rest::Over => self.ticked(socket, deeds, returns, watch),
             };
         }
         watch.tick = TICK_MIN;
@@ -410,12 +415,12 @@ impl Sleeper {
         false
     }
 
-    /// Handles the end of a tick. `polls` is the number of polls at its start.
-    fn ticked(&self, socket: RawFd, polls: u64, returns: bool, watch: &mut Watch) -> Woken {
-        let polls_now = self.polls.load(Ordering::Relaxed);
+    /// Handles the end of a tick. `before` is what the application had done at its start.
+    fn ticked(&self, socket: RawFd, before: Deeds, returns: bool, watch: &mut Watch) -> Woken {
+        let deeds = self.deeds();
         let returns = returns || self.stand_in.times() != watch.stood;
         if !self.needed.load(Ordering::SeqCst) {
-            if self.is_unpolled(socket, polls_now) {
+            if self.is_unpolled(socket, deeds) {
                 watch.tick = TICK_MIN;
                 watch.left += 1;
                 // A thread that stands in is seldom away for long.
@@ -423,7 +428,7 @@ impl Sleeper {
                 return if is_away { Woken::Drive } else { Woken::Unpolled };
             }
             watch.left = 0;
-            if polls_now.wrapping_sub(polls) >= BUSY_POLLS {
+            if deeds.since(before).are_busy(false) {
                 watch.tick = (watch.tick * 2).min(TICK_MAX);
                 watch.watch_for = (watch.watch_for / 2).max(WATCH_MIN);
                 return Woken::Nothing;
@@ -437,27 +442,17 @@ impl Sleeper {
     }
 
     /// Whether the socket has packets, and the application neither polls nor enters the lane any
-    /// more. `polls` is the number of its polls before.
-    fn is_unpolled(&self, socket: RawFd, polls: u64) -> bool {
+    /// more. `before` is what it had done before.
+    fn is_unpolled(&self, socket: RawFd, before: Deeds) -> bool {
         if self.stand_in.waits_for_all() {
             return false;
         }
-        let entries = self.entries.load(Ordering::Relaxed);
         if !self.has_in_memory() && !self.waker.wait(Some(socket), Duration::ZERO) {
             return false;
         }
         self.waker.wait(None, LOCK_WAIT);
-        !self.stand_in.waits_for_all()
-            && self.polls.load(Ordering::Relaxed) == polls
-            && self.entries.load(Ordering::Relaxed) == entries
+        !self.stand_in.waits_for_all() && self.deeds() == before
     }
-}
-
-/// Whether the application polls busily: it polled often since the thread last slept, or is polling
-/// now. A thread that is in the lane without polls is posting. It receives nothing, so the lane's
-/// thread must not leave the socket to it.
-fn is_busy(polls: u64, contended: bool) -> bool {
-    polls >= BUSY_POLLS || (contended && polls > 0)
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -469,17 +464,28 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::lane::deeds::BUSY_POLLS;
     use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX};
 
     /// Longer than any test waits.
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn the_socket_is_left_to_threads_that_poll_and_not_to_those_that_post() {
-        assert!(is_busy(BUSY_POLLS, false));
-        assert!(!is_busy(BUSY_POLLS - 1, false), "a few polls before a sleep");
-        assert!(is_busy(1, true));
-        assert!(!is_busy(0, true), "a thread that posts sends");
+    fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {
+        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        let sleeper = Sleeper::new(None).unwrap();
+        let mut watch = Watch::new(Duration::ZERO);
+        let before = sleeper.deeds();
+        sender.send(b"a packet").unwrap();
+        sleeper.took();
+        (0..BUSY_POLLS).for_each(|_| sleeper.entered());
+        // The packet would wake the thread if it waited for the socket.
+        watch.tick = Duration::from_millis(1);
+        let woken = sleeper.sleep(fd, clock::now(), None, &mut watch, false);
+        assert_eq!(woken, Woken::Unpolled, "a tick later, nobody is there any more");
+        socket.recv(&mut [0; 16]).unwrap();
+        assert_eq!(sleeper.ticked(fd, before, false, &mut watch), Woken::Nothing);
     }
 
     #[test]
@@ -559,30 +565,32 @@ mod tests {
         let mut watch = Watch::new(Duration::ZERO);
         let second = Duration::from_secs(1);
         (0..BUSY_POLLS).for_each(|_| sleeper.polled());
+        let none = Deeds::default();
         assert_eq!(
-            sleeper.ticked(fd, 0, false, &mut watch),
+            sleeper.ticked(fd, none, false, &mut watch),
             Woken::Nothing,
             "there are no packets"
         );
         sender.send(b"a packet").unwrap();
-        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Unpolled);
+        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
         watch.watch_socket(second);
         assert_eq!(watch.watches_until, second + WATCH_MIN);
         // Now the packet alone wakes it, even if the application polls.
         assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
         // Packets are left unpolled again after that, so it watches longer.
-        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Unpolled);
+        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
         watch.watch_socket(second * 2);
         assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
         socket.recv(&mut [0; 16]).unwrap();
-        assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Nothing, "somebody took it");
+        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing, "somebody took it");
         assert_eq!(watch.watch_for, WATCH_MAX / 2);
         for _ in 0..8 {
-            assert_eq!(sleeper.ticked(fd, 0, false, &mut watch), Woken::Nothing);
+            assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing);
         }
         assert_eq!(watch.watch_for, WATCH_MIN);
         // The application polls rarely. The thread does the work, and does not watch the socket for
         // it.
-        assert_eq!(sleeper.ticked(fd, BUSY_POLLS - 1, false, &mut watch), Woken::Drive);
+        let most = Deeds { looks: BUSY_POLLS - 1, all: BUSY_POLLS - 1 };
+        assert_eq!(sleeper.ticked(fd, most, false, &mut watch), Woken::Drive);
     }
 }

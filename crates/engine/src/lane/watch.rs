@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::lane::busy_poll::BusyPoll;
+use crate::lane::deeds::Deeds;
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
 pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
@@ -20,8 +21,10 @@ pub(super) const WATCH_GROWTH: u32 = 8;
 /// The state that the lane's thread keeps from one sleep to the next.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The number of polls at its last sleep.
+    /// The number of polls that drove the lane at its last sleep.
     pub(super) polls: u64,
+    /// What the application had done by then.
+    pub(super) deeds: Deeds,
     /// How often a thread of the application had taken its place then.
     pub(super) stood: u64,
     /// The time until which such threads are expected to come back.
@@ -50,6 +53,7 @@ impl Watch {
     pub(crate) fn new(busy_poll: Duration) -> Self {
         Self {
             polls: 0,
+            deeds: Deeds::default(),
             stood: 0,
             returns_until: Duration::ZERO,
             left: 0,
