@@ -149,7 +149,7 @@ mod tests {
             events: vec![(4.5, "back".to_owned()), (3.0, "cut".to_owned())],
         };
         assert_eq!(usual(&curve), 10, "of 9 and 10, which ended before step 3");
-        let text = svg("t", 1.0, &[curve.clone()]);
+        let text = svg("t", 1.0, std::slice::from_ref(&curve));
         assert!(
             text.contains("a&lt;b") && text.contains(">cut<") && text.contains(">5 s<"),
             "{text}"

@@ -69,7 +69,7 @@ impl Seen {
     pub(crate) fn bytes(&self, from: Instant, to: Instant) -> [u64; LINKS_MAX] {
         let until = |at: Instant| {
             let last = self.samples.iter().take_while(|sample| sample.at <= at).last();
-            last.or(self.samples.first()).map_or([0; LINKS_MAX], |sample| sample.by_link)
+            last.or_else(|| self.samples.first()).map_or([0; LINKS_MAX], |sample| sample.by_link)
         };
         let (before, after) = (until(from), until(to));
         std::array::from_fn(|link| after[link].saturating_sub(before[link]))
