@@ -8,7 +8,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Headers;
 
 use super::answer::{JOBS_MAX, Job, ReadJob, Reply};
-use super::early::Data;
+use super::data::Data;
 use super::resources::Resource;
 use super::{Outcome, Refusal, Responder};
 use crate::cause::Cause;

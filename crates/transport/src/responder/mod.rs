@@ -8,6 +8,7 @@
 
 mod answer;
 mod check;
+mod data;
 mod early;
 pub(crate) mod execute;
 mod frozen;
@@ -28,7 +29,7 @@ use crate::explanation::{BadRequest, What};
 use crate::host::Host;
 use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
-use early::Data;
+use data::Data;
 use execute::Inbound;
 use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcOpcode, WcStatus};
 pub(crate) use reorder::REORDER_LIMIT;

@@ -12,7 +12,7 @@ use polypath_wire::ext::{MpHeader, SackBlock};
 use polypath_wire::packet::Headers;
 use polypath_wire::psn::Psn;
 
-use super::early::{Data, Placed};
+use super::data::{Data, Placed};
 use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::EarlyRoom;
 use crate::ranges::{Range, Ranges};
