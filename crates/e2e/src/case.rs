@@ -124,9 +124,9 @@ pub const PATIENT: usize = 2;
 
 /// What perftest prints if it fails to measure the processor's clock at its start because the machine
 /// is too busy. This has nothing to do with the devices.
-const PERFTEST_CLOCK: &str = "Can't produce a report";
+pub const PERFTEST_CLOCK: &str = "Can't produce a report";
 /// The number of attempts of a case that fails for this reason.
-const CLOCK_ATTEMPTS: usize = 3;
+pub const CLOCK_ATTEMPTS: usize = 3;
 
 /// Runs a case. Both programs must succeed, and the client must write what is expected.
 ///

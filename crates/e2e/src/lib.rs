@@ -46,7 +46,7 @@ mod wait;
 
 pub use again::twice;
 pub use artifacts::{Artifacts, compile_c, compile_c_with};
-pub use case::{Case, PATIENT, Place, Ready, Share, check, share};
+pub use case::{CLOCK_ATTEMPTS, Case, PATIENT, PERFTEST_CLOCK, Place, Ready, Share, check, share};
 pub use error::Error;
 pub use fabric::Fabric;
 pub use failovers::{Failover, failovers, wait_failover};

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use polypath_e2e::{
-    Direction, End, Error, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
+    Direction, End, Error, Host, Lab, PATIENT, PERFTEST_CLOCK, Running, Scratch, compile_c, share,
+    until,
 };
 use serde_json::Value;
 
@@ -158,7 +159,7 @@ fn wait_more(lab: &Lab, programs: &[Running; 2]) -> Result<(), Error> {
 /// perftest measures the processor's clock for each of its reports, and ends if that fails because the
 /// machine is busy. This says nothing of migration.
 fn gave_up(programs: &[Running; 2]) -> bool {
-    programs.iter().any(|program| program.text().contains("Can't produce a report"))
+    programs.iter().any(|program| program.text().contains(PERFTEST_CLOCK))
 }
 
 /// Hits the path in use again and again, and mends it after both ends have left it.
