@@ -95,8 +95,9 @@ impl Primary {
 }
 
 /// The best alternate path with its class; `None` if there is none but those refused. Of equal
-/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, not even such as
-/// were refused, it is the path by another source port, whose flow label is still to be chosen.
+/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, nor another interface
+/// at this end whose paths were refused, it is the path by another source port, whose flow label is still to
+/// be chosen.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
@@ -119,8 +120,10 @@ pub(super) fn best(
             {
                 continue;
             }
-            is_alone = false;
-            if c.migration.refused.contains(&pair) {
+            let is_refused = c.migration.refused.contains(&pair);
+            // An interface of this end may come to life. An address that the peer refuses has gone there.
+            is_alone &= is_refused && ifindex == primary.ifindex;
+            if is_refused {
                 continue;
             }
             let Some(path) = primary.path(c, (local, Some(ifindex)), remote, env) else { continue };
