@@ -27,6 +27,9 @@ impl Direction {
     /// Notes that the responder stored data of a WRITE.
     pub(crate) fn written(&mut self, addr: u64, data: &[u8]) -> Verdict {
         let rule = "WRITEs are executed once and in order";
+        if self.is_written_again(addr, data) {
+            return Ok(());
+        }
         let Some(i) = self.next().filter(|i| self.ops[*i].kind.is_write()) else {
             return breach(rule, format!("data for {addr:#x}, but {:?} is next", self.next()));
         };
@@ -43,18 +46,21 @@ impl Direction {
             return self.written_early(i, addr - start, data);
         }
         self.expect(rule, i, at, addr, data)?;
-        while let Some(len) = self.early.remove(&self.progress) {
+        while let Some(len) = self.early.get(&self.progress) {
             self.progress += len;
         }
-        if self.progress == self.ops[i].len && self.ops[i].kind != OpKind::WriteImm {
-            self.executed = i + 1;
-            self.progress = 0;
+        if self.progress == self.ops[i].len {
+            self.late = Some((i, core::mem::take(&mut self.early)));
+            if self.ops[i].kind != OpKind::WriteImm {
+                self.executed = i + 1;
+                self.progress = 0;
+            }
         }
         Ok(())
     }
 
     /// Notes that the responder stored data of the WRITE that is arriving before its turn, `from` bytes from
-    /// its beginning on. It may do so again if it could not keep the packet.
+    /// its beginning on. It does so again if it could not keep the packet, which is then sent again.
     fn written_early(&mut self, i: usize, from: u64, data: &[u8]) -> Verdict {
         let rule = "what may be stored early is the right data in the right place";
         let at = usize::try_from(from).unwrap_or(usize::MAX);
@@ -65,6 +71,21 @@ impl Direction {
         })?;
         self.early.insert(at as u32, data.len() as u32);
         self.works_on(i)
+    }
+
+    /// Whether this was stored before its turn, and is stored again because the packet could not be kept. Its
+    /// turn comes before anything else of the peer's is executed, but what is taken for executed here may be
+    /// ahead by then.
+    fn is_written_again(&self, addr: u64, data: &[u8]) -> bool {
+        let next = self.next().map(|i| (i, &self.early));
+        let last = self.late.as_ref().map(|(i, early)| (*i, early));
+        next.into_iter().chain(last.filter(|(i, _)| i + 1 >= self.executed)).any(|(i, early)| {
+            let start = self.layout.base + u64::from(self.ops[i].offset);
+            early.iter().any(|(at, len)| {
+                let range = *at as usize..(at + len) as usize;
+                addr == start + u64::from(*at) && self.posted[i].data.get(range) == Some(data)
+            })
+        })
     }
 
     /// Notes that the responder stored data in a receive.

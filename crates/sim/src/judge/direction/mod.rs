@@ -89,6 +89,8 @@ pub(crate) struct Direction {
     progress: u32,
     /// What it has stored of that one before its turn: lengths by offset.
     early: BTreeMap<u32, u32>,
+    /// The last WRITE that was stored to its end, and what of it was stored before its turn.
+    late: Option<(usize, BTreeMap<u32, u32>)>,
     /// The index of the last work request for which the responder has made a key invalid.
     invalidated: Option<usize>,
     /// Memory windows of the peer that are not valid any more, by rkey.
@@ -143,6 +145,7 @@ impl Direction {
             executed: 0,
             progress: 0,
             early: BTreeMap::new(),
+            late: None,
             invalidated: None,
             gone: BTreeSet::new(),
             refused: None,
