@@ -23,8 +23,8 @@ impl Drop for TempFile {
     }
 }
 
-/// The first seed, from 0 on, with a case that is wanted, and in which a packet does not simply arrive; and its
-/// trace.
+/// The first seed, from 0 on, with a case that is wanted, and in which a packet does not simply arrive; and
+/// its trace.
 fn traced(wanted: impl Fn(&Case) -> bool) -> (Case, Trace) {
     let run = |case: Case| {
         let (result, trace) = Simulation::new(&case).with_trace(Trace::whole()).run();

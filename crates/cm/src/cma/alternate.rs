@@ -95,9 +95,9 @@ impl Primary {
 }
 
 /// The best alternate path with its class; `None` if there is none but those refused. Of equal
-/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, nor another interface
-/// at this end whose paths were refused, it is the path by another source port, whose flow label is still to
-/// be chosen.
+/// interfaces, that of the fewest `uses` is the best. Where there are no other addresses, nor another
+/// interface at this end whose paths were refused, it is the path by another source port, whose flow label is
+/// still to be chosen.
 pub(super) fn best(
     c: &Connection,
     primary: &Primary,
