@@ -235,6 +235,7 @@ impl Host {
             src: datagram.src,
             dst: datagram.dst,
             kind: PathKind::Udp,
+            src_port: 0,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
