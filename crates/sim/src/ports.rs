@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use polypath_transport::Access;
 
-use crate::case::{Case, EndPlan, LanePlan};
+use crate::case::{Case, EndPlan, LanePlan, OpKind};
 use crate::faults::{Fault, When};
 use crate::rng::Rng;
 
@@ -67,9 +67,10 @@ fn change(rng: &mut Rng, case: &mut Case) {
     }
 }
 
-/// Whether something that an end asks for is wrong, or it does not allow everything.
+/// Whether something that an end asks for is wrong or ends a key, or it does not allow everything.
 fn may_be_refused(end: &EndPlan) -> bool {
     let all =
         Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
-    !end.access.contains(all) || end.ops.iter().any(|op| op.wrong.is_some())
+    let ends_a_key = |kind| matches!(kind, OpKind::LocalInv | OpKind::SendInv | OpKind::Bind);
+    !end.access.contains(all) || end.ops.iter().any(|op| op.wrong.is_some() || ends_a_key(op.kind))
 }
