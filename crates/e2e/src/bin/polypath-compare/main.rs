@@ -8,7 +8,7 @@ mod page;
 mod systems;
 
 use page::Row;
-use polypath_e2e::{Error, svg};
+use polypath_e2e::{Error, pictures_of, svg, write_page};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use systems::System;
@@ -50,11 +50,9 @@ fn run(out: &Path, bonds: Option<&Path>) -> Result<(), Error> {
         rows.push(row);
         curves.push(cells::curve(system)?);
     }
-    let pictures = out.with_extension("");
-    let make = |e| Error::os(format!("making {}", pictures.display()), e);
-    std::fs::create_dir_all(&pictures).map_err(make)?;
+    let pictures = pictures_of(out)?;
     let plot = svg("received bytes while a link is silent", cells::step_seconds(), &curves);
-    page::write(&pictures.join("silence.svg"), &plot)?;
+    write_page(&pictures.join("silence.svg"), &plot)?;
     let text = page::page(&rows, bonds, &pictures)?;
-    page::write(out, &text)
+    write_page(out, &text)
 }

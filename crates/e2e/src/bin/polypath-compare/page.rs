@@ -83,8 +83,3 @@ pub(crate) fn page(rows: &[Row], bonds: Option<&Path>, pictures: &Path) -> Resul
 
 /// What precedes the figures of the guests.
 const BONDS: &str = include_str!("bonds.md");
-
-/// Writes a file.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|e| Error::os(format!("writing {}", path.display()), e))
-}

@@ -4,8 +4,7 @@ use crate::carrier::Carrier;
 use crate::figures::{Figures, STEP};
 use crate::run::Seen;
 use crate::scene::Scene;
-use polypath_e2e::{Curve, Error, steps, svg};
-use std::fs;
+use polypath_e2e::{Curve, Error, pictures_of, steps, svg, write_page};
 use std::path::Path;
 use std::time::Instant;
 
@@ -90,16 +89,11 @@ fn cells(figures: &Figures) -> String {
 
 /// Writes the page, and the plots into a directory beside it.
 pub(crate) fn write(out: &Path, sections: &[Section]) -> Result<(), Error> {
-    let pictures = out.with_extension("");
-    let make = |e| Error::os(format!("making {}", pictures.display()), e);
-    fs::create_dir_all(&pictures).map_err(make)?;
-    let put = |path: &Path, text: &str| {
-        fs::write(path, text).map_err(|e| Error::os(format!("writing {}", path.display()), e))
-    };
+    let pictures = pictures_of(out)?;
     let mut text = HEAD.to_owned();
     for section in sections {
-        put(&pictures.join(format!("{}.svg", section.scene.name())), &section.plot())?;
+        write_page(&pictures.join(format!("{}.svg", section.scene.name())), &section.plot())?;
         text += &section.text();
     }
-    put(out, &text)
+    write_page(out, &text)
 }
