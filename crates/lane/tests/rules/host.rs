@@ -12,8 +12,8 @@ use polypath_paths::{
 };
 use polypath_transport::{
     Access, AhAttr, Burst, Completion, CqSide, Explanation, FlatMemory, FlatSegment, Memory,
-    QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr, SendData,
-    SendFlags, SendOp, SendWr, Sge,
+    MigState, QpAttr, QpAttrMask as M, QpConfig, QpEvent, QpState, QpType, QueuePair, RecvWr,
+    SendData, SendFlags, SendOp, SendWr, Sge,
 };
 use polypath_wire::packet::{Headers, Packet};
 use polypath_wire::{ICRC_LEN, Opcode};
@@ -367,4 +367,15 @@ pub(crate) fn settle(hosts: &mut [Host; 2]) {
 /// The index of a queue pair number.
 pub(crate) fn index_of(qpn: u32) -> u16 {
     QpTable::<()>::index_of(qpn)
+}
+
+/// What a program asks for that has loaded an alternate path: REARM.
+pub(crate) fn rearmed() -> QpAttr {
+    QpAttr {
+        alt_ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
+        alt_port_num: 1,
+        alt_timeout: 15,
+        path_mig_state: MigState::Rearm,
+        ..QpAttr::new(QpState::Rts)
+    }
 }

@@ -4,10 +4,10 @@ use core::time::Duration;
 
 use polypath_paths::PathOptions;
 use polypath_transport::{
-    AhAttr, MigState, MigrationCause, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType, WcStatus,
+    MigState, MigrationCause, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType, WcStatus,
 };
 
-use crate::host::{Host, ip, settle};
+use crate::host::{Host, ip, rearmed, settle};
 
 const QP: u16 = 5;
 const MS: Duration = Duration::from_millis(1);
@@ -29,14 +29,7 @@ fn pair(labels: [[u32; 2]; 2]) -> [Host; 2] {
         host.with(QP, |visit| {
             visit.attach(qpn, local, peer, label(primary)).unwrap();
             visit.set_alternate(local, peer, label(alternate)).unwrap();
-            let attr = QpAttr {
-                alt_ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
-                alt_port_num: 1,
-                alt_timeout: 15,
-                path_mig_state: MigState::Rearm,
-                ..QpAttr::new(QpState::Rts)
-            };
-            visit.qp.modify(&attr, M::ALT_PATH | M::PATH_MIG_STATE, &mut visit.host).unwrap();
+            visit.qp.modify(&rearmed(), M::ALT_PATH | M::PATH_MIG_STATE, &mut visit.host).unwrap();
         });
     }
     hosts

@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use polypath_paths::PathOptions;
 use polypath_transport::{
-    AhAttr, MigState, MigrationCause, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType, WcStatus,
+    MigState, MigrationCause, QpAttr, QpAttrMask as M, QpEvent, QpState, QpType, WcStatus,
 };
 
-use crate::host::{Host, on, settle};
+use crate::host::{Host, on, rearmed, settle};
 
 const QP: u16 = 5;
 const MS: Duration = Duration::from_millis(1);
@@ -45,14 +45,7 @@ fn load(host: &mut Host) {
     let (local, remote) = (on(1, host.number), on(1, host.peer()));
     host.with(QP, |visit| {
         visit.set_alternate(local, remote, PathOptions::default()).unwrap();
-        let attr = QpAttr {
-            alt_ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
-            alt_port_num: 1,
-            alt_timeout: 15,
-            path_mig_state: MigState::Rearm,
-            ..QpAttr::new(QpState::Rts)
-        };
-        visit.qp.modify(&attr, M::ALT_PATH | M::PATH_MIG_STATE, &mut visit.host).unwrap();
+        visit.qp.modify(&rearmed(), M::ALT_PATH | M::PATH_MIG_STATE, &mut visit.host).unwrap();
     });
     host.run();
 }
