@@ -4,9 +4,7 @@
 
 use core::time::Duration;
 
-use polypath_transport::Access;
-
-use crate::case::{Case, EndPlan, LanePlan, OpKind};
+use crate::case::{Case, LanePlan};
 use crate::faults::{Fault, When};
 use crate::rng::Rng;
 
@@ -50,12 +48,8 @@ pub(crate) fn add(seed: u64, case: &mut Case) {
 }
 
 /// Has hosts want other numbers of ports while queue pairs send. An older version never says so.
-///
-/// Not where a request may be refused: seed 8340 of before shows a requester that repeats a READ for ever by
-/// several paths, because the peer's queue pair has ended and its answer is lost (docs/limits.md).
 fn change(rng: &mut Rng, case: &mut Case) {
-    let mut ends = case.pairs.iter().flat_map(|pair| &pair.ends);
-    if !rng.chance(CHANGES) || ends.any(may_be_refused) {
+    if !rng.chance(CHANGES) {
         return;
     }
     for _ in 0..=rng.below(CHANGES_MAX) {
@@ -65,12 +59,4 @@ fn change(rng: &mut Rng, case: &mut Case) {
             case.faults.push((When::At(at), Fault::Ports { host, ports }));
         }
     }
-}
-
-/// Whether something that an end asks for is wrong or ends a key, or it does not allow everything.
-fn may_be_refused(end: &EndPlan) -> bool {
-    let all =
-        Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
-    let ends_a_key = |kind| matches!(kind, OpKind::LocalInv | OpKind::SendInv | OpKind::Bind);
-    !end.access.contains(all) || end.ops.iter().any(|op| op.wrong.is_some() || ends_a_key(op.kind))
 }

@@ -210,6 +210,37 @@ fn a_route_that_moves_between_living_paths_gives_no_retries_back() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RetryExcErr)]);
 }
 
+/// What is asked for again goes by another path each time, as under the policy balance. A path on which nothing
+/// was waited for before says nothing about whether this process runs late.
+#[test]
+fn a_request_that_is_repeated_by_many_paths_runs_out_of_retries() {
+    const PATHS: usize = 8;
+    let mut p = Pair::new(Setup { paths: PATHS, multipath: true, timeout: 13, ..Setup::default() });
+    // It is asked for more rarely by this path.
+    p.links[0].delay = MS * 5;
+    let read = SendOp::Read { va: 0x10000, rkey: ALL };
+    for path in 0..PATHS {
+        p.nodes[0].host.active = Some(path);
+        p.nodes[0].post(path as u64, read, 0, 100);
+        p.run();
+    }
+    p.nodes[1].modify(&Setup::default().attr(1), QpState::Err).unwrap();
+    p.nodes[0].post(PATHS as u64, read, 0, 100);
+    let began = p.now;
+    for turn in 0.. {
+        if p.nodes[0].qp.state() != QpState::Rts {
+            break;
+        }
+        p.nodes[0].host.active = Some(turn % PATHS);
+        p.pump();
+        let next = p.next_event().unwrap();
+        p.run_for(next.saturating_sub(p.now).max(Duration::from_micros(1)));
+        assert!(p.now - began < Duration::from_secs(5), "it asks for ever");
+    }
+    let last = p.nodes[0].host.statuses()[PATHS];
+    assert_eq!(last, (PATHS as u64, WcStatus::RetryExcErr));
+}
+
 /// Reports were lost: what was outstanding on a path that died goes by another, the rest stays.
 #[test]
 fn whatever_died_unheard_is_found_when_reports_were_lost() {

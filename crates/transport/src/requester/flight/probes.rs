@@ -48,11 +48,22 @@ impl Flight {
         if let Some(on) = self.paths.sole() {
             return Some((on.path, on.timer.due(limit)));
         }
-        // A packet that holds up all later ones is waited for even if it is to be sent again first.
-        let oldest = self.slots.front().map(|slot| slot.path);
-        let waits = |on: &&OnPath| on.prompt > 0 || Some(on.path) == oldest;
-        let due = self.paths.iter().filter(waits).map(|on| (on.path, on.timer.due(limit)));
+        let awaited = self.paths.iter().filter(|on| self.is_awaited(on));
+        let due = awaited.map(|on| (on.path, on.timer.due(limit)));
         due.min_by_key(|(_, at)| *at)
+    }
+
+    /// Whether the probe timer of a path runs.
+    #[inline]
+    fn is_awaited(&self, on: &OnPath) -> bool {
+        // A packet that holds up all later ones is waited for even if it is to be sent again first.
+        on.prompt > 0 || self.slots.front().is_some_and(|slot| slot.path == on.path)
+    }
+
+    /// The same for a path that there may be nothing on.
+    #[inline]
+    pub(in crate::requester) fn awaits_path(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(|on| self.is_awaited(on))
     }
 
     /// When the packet that holds up all others would have been asked for, whether or not it has
