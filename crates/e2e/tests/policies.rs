@@ -38,8 +38,8 @@ fn queue_pair(host: &Host) -> Result<String, Error> {
 fn all_paths_carry_data(settings: &str, queue_pairs: &str) -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    // Only the data of a WRITE that has begun may be stored before its turn. One burst holds a WRITE of 64 KiB,
-    // perftest's own size, so that it goes by one path; 1 MiB goes by both.
+    // Only the data of a WRITE that has begun may be stored before its turn. A WRITE of 64 KiB, which is
+    // perftest's own size, is one burst and goes by one path; 1 MiB goes by both.
     let words = ["ib_write_bw", "-s", "1048576", "-q", queue_pairs, "--run_infinitely"];
     let server = lab.host(0).verbs(words).env("POLYPATH_MP", settings).spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;

@@ -26,7 +26,9 @@ use polypath_wire::packet::Packet;
 
 use crate::common::Core;
 use crate::host::Host;
-use crate::migration::{CameBy, MigrationNews, MigrationStatus, Step, check_wish, receive};
+use crate::migration::{
+    CameBy, Compared, MigrationNews, MigrationStatus, Step, check_wish, receive,
+};
 use crate::proof::Look;
 use crate::qp::{Halves, QueuePair};
 use crate::state::ModifyError;
@@ -277,9 +279,14 @@ impl QueuePair {
                 core.migration.watch.answered();
                 // Both may have been silent for long.
                 rc.0.hurry(now);
-                let dead = core.migration.compared(rc.0.progress_at()) && rc.0.is_waiting();
-                if dead && core.can_migrate(host) {
-                    self.migrate(MigrationCause::Silence, host);
+                let compared = core.migration.compared(rc.0.progress_at());
+                if !rc.0.is_waiting() || !core.can_migrate(host) {
+                    return true;
+                }
+                match compared {
+                    Compared::Nothing => {}
+                    Compared::Silent => rc.0.compare(now),
+                    Compared::Dead => self.migrate(MigrationCause::Silence, host),
                 }
                 true
             }

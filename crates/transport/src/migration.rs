@@ -173,6 +173,17 @@ const TRIAL_ANSWERS: u32 = 3;
 /// before it follows. Packets that are late on a path that was left are older than that.
 const OVERTAKEN: Duration = Duration::from_millis(20);
 
+/// What an answer by the alternate path shows of the primary one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// Nothing: it answers no question of this comparison, or one that was answered before.
+    Nothing,
+    /// The primary path is silent while the alternate one is not: both are to be asked again.
+    Silent,
+    /// The primary path is dead.
+    Dead,
+}
+
 /// The comparison of a silent primary path with the alternate one.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
@@ -294,14 +305,14 @@ impl Migration {
         }
     }
 
-    /// A question by the alternate path was answered. Returns whether that shows that the primary path, by
-    /// which there was no progress since then, is dead.
-    pub(crate) fn compared(&mut self, since: Duration) -> bool {
+    /// A question by the alternate path was answered, and by the primary path there was no progress since
+    /// then. Returns what that shows.
+    pub(crate) fn compared(&mut self, since: Duration) -> Compared {
         let trial = self.trial.as_mut().filter(|t| t.since == since && t.heard < t.asked);
-        let Some(trial) = trial else { return false };
+        let Some(trial) = trial else { return Compared::Nothing };
         trial.heard = trial.asked;
         trial.answered += 1;
-        trial.answered >= TRIAL_ANSWERS
+        if trial.answered < TRIAL_ANSWERS { Compared::Silent } else { Compared::Dead }
     }
 
     /// In REARM: the peer was heard by the alternate path, with `MigReq` 1. Returns whether to follow it.

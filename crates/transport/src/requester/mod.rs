@@ -183,6 +183,11 @@ impl Requester {
         self.flight.paths_mut().hurry(now);
     }
 
+    /// Another path answers: asks again soon by this one, which is silent.
+    pub(crate) fn compare(&mut self, now: Duration) {
+        self.flight.paths_mut().compare(now);
+    }
+
     /// Restarts all timers and retries: there was progress, or the earlier trouble was not the
     /// peer's.
     fn be_patient(&mut self, core: &Core, now: Duration) {

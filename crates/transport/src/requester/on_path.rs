@@ -23,6 +23,8 @@ const REORDERING_MAX: u32 = 64;
 pub(super) const PROBE_MIN: Duration = Duration::from_micros(1500);
 /// The delay of the first probe when no round trip was measured yet.
 pub(super) const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
+/// While another path answers, the next probe comes one round trip after the last, but never earlier than this.
+const PROBE_COMPARED: Duration = Duration::from_millis(3);
 /// The longest delay of a probe.
 const PROBE_MAX: Duration = Duration::from_millis(200);
 
@@ -61,6 +63,8 @@ pub(super) struct ProbeTimer {
     probes: u32,
     /// Smoothed round-trip time.
     srtt: Option<Duration>,
+    /// The next probe comes at this time at the latest.
+    latest: Option<Duration>,
 }
 
 impl ProbeTimer {
@@ -68,10 +72,12 @@ impl ProbeTimer {
     #[inline]
     pub(super) fn due(&self, limit: Duration) -> Duration {
         let first = self.srtt.map_or(PROBE_UNMEASURED, |rtt| (rtt * 3).max(PROBE_MIN)).min(limit);
-        if self.probes == 0 {
-            return self.from + first;
-        }
-        self.from + (first * (1 << self.probes.min(6))).min(PROBE_MAX.max(first))
+        let wait = match self.probes {
+            0 => first,
+            n => (first * (1 << n.min(6))).min(PROBE_MAX.max(first)),
+        };
+        let due = self.from + wait;
+        self.latest.map_or(due, |latest| latest.min(due))
     }
 
     /// Restarts because something has moved.
@@ -79,6 +85,7 @@ impl ProbeTimer {
     pub(super) fn restart(&mut self, now: Duration) {
         self.from = now;
         self.probes = 0;
+        self.latest = None;
     }
 
     /// Restarts because everything was sent again.
@@ -93,10 +100,17 @@ impl ProbeTimer {
         }
     }
 
+    /// Another path has answered, and this one has not: asks again soon.
+    pub(super) fn compare(&mut self, now: Duration) {
+        let wait = self.srtt.map_or(PROBE_COMPARED, |rtt| rtt.max(PROBE_COMPARED));
+        self.latest = Some(now.max(self.from + wait));
+    }
+
     /// Notes that a probe is sent.
     pub(super) fn probed(&mut self, now: Duration) {
         self.from = now;
         self.probes += 1;
+        self.latest = None;
     }
 
     /// A round trip took `rtt`.
@@ -330,6 +344,11 @@ impl OnPaths {
     /// Has probes follow soon after each other again.
     pub(super) fn hurry(&mut self, now: Duration) {
         self.list.iter_mut().for_each(|on| on.timer.hurry(now));
+    }
+
+    /// See [`ProbeTimer::compare`].
+    pub(super) fn compare(&mut self, now: Duration) {
+        self.list.iter_mut().for_each(|on| on.timer.compare(now));
     }
 
     /// Notes that everything was sent again.

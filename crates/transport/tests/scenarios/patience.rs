@@ -210,8 +210,8 @@ fn a_route_that_moves_between_living_paths_gives_no_retries_back() {
     assert_eq!(p.nodes[0].host.statuses(), [(0, WcStatus::RetryExcErr)]);
 }
 
-/// What is asked for again goes by another path each time, as under the policy balance. A path on which nothing
-/// was waited for before says nothing about whether this process runs late.
+/// What is asked for again goes by another path each time, as under the policy balance. A path on which
+/// nothing was waited for before says nothing about whether this process runs late.
 #[test]
 fn a_request_that_is_repeated_by_many_paths_runs_out_of_retries() {
     const PATHS: usize = 8;
