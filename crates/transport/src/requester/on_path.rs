@@ -23,7 +23,8 @@ const REORDERING_MAX: u32 = 64;
 pub(super) const PROBE_MIN: Duration = Duration::from_micros(1500);
 /// The delay of the first probe when no round trip was measured yet.
 pub(super) const PROBE_UNMEASURED: Duration = Duration::from_millis(20);
-/// While another path answers, the next probe comes one round trip after the last, but never earlier than this.
+/// While another path answers, the next probe comes one round trip after the last one, and never earlier
+/// than this.
 const PROBE_COMPARED: Duration = Duration::from_millis(3);
 /// The longest delay of a probe.
 const PROBE_MAX: Duration = Duration::from_millis(200);
