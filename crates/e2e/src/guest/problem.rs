@@ -12,8 +12,10 @@ pub enum Problem {
     /// Something is wrong.
     #[error("{0}")]
     Failed(String),
-    /// Our program succeeded with losses, and the one of rxe did not end.
-    #[error("{0}: our program succeeded, rxe's did not end")]
+    /// With losses, one program succeeded, and the other one waits for an acknowledgement of it.
+    #[error(
+        "{0}: the other program succeeded and ended, and this one waits for its acknowledgement"
+    )]
     Forsaken(String),
     /// The laboratory or a program in it failed.
     #[error("{0}")]

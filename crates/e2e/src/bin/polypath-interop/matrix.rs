@@ -31,6 +31,8 @@ const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /de
 /// If our last acknowledgement was lost, the program that could repeat it is gone. rxe asks for it with
 /// every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
 const FORSAKEN: Duration = Duration::from_secs(10);
+/// What our program says of the same: with a retry count of 7, it asks seven times (`ibv_wc_status_str`).
+const RETRIES_USED_UP: &str = "transport retry counter exceeded";
 /// The number of attempts of a pair that ends in this way, and only in this way.
 const ATTEMPTS_FORSAKEN: u32 = 5;
 /// The number of attempts of programs over UC and UD, which lose messages when the emulated processor
@@ -97,8 +99,8 @@ impl fmt::Display for Setting {
 /// The reason for another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Our program succeeded with losses, and rxe's program waits for ever for an acknowledgement that
-    /// was lost.
+    /// One program succeeded with losses and ended, and the other one waits for an acknowledgement that was
+    /// lost: rxe's for ever, ours until its retries are used up.
     Forsaken,
     /// UC or UD, which do not send again what an emulated processor has dropped.
     Unreliable,
@@ -107,7 +109,7 @@ pub(crate) enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Forsaken => "rxe's program waited for a lost acknowledgement",
+            Self::Forsaken => "the last acknowledgement was lost, and its program had ended",
             Self::Unreliable => "an unreliable service lost a packet",
         })
     }
@@ -278,7 +280,11 @@ impl<'lab> Sides<'lab> {
             let problem = format!("{client} did not write {:?}\n{text}", pair.expect);
             return Err(with_server(problem));
         }
-        server.finish(limit)?.expect_success()?;
+        let ended = server.finish(limit)?;
+        if setting.faults && pair.is_reliable() && ended.text().contains(RETRIES_USED_UP) {
+            return Err(Problem::Forsaken(fill(pair.server, setting)));
+        }
+        ended.expect_success()?;
         Ok(())
     }
 
@@ -311,6 +317,14 @@ impl<'lab> Sides<'lab> {
         match (client, answer) {
             (Ok(()), Ok(answer)) => answer.success(&server).map(drop),
             (Ok(()), Err(problem)) => Err(problem),
+            (Err(problem), Ok(answer))
+                if setting.faults
+                    && pair.is_reliable()
+                    && answer.status == 0
+                    && problem.to_string().contains(RETRIES_USED_UP) =>
+            {
+                Err(Problem::Forsaken(fill(pair.client, setting)))
+            }
             (Err(problem), Ok(answer)) => {
                 let text = format!("{problem}\nthe server wrote:\n{}", answer.text);
                 Err(Problem::Failed(text))
