@@ -34,6 +34,14 @@ impl Way {
         let (local, remote) = self.pair;
         Self { pair: (remote, local), ..self }
     }
+
+    /// Whether the other end uses the same path. Whoever is told by a LAP that the peer has migrated learns its
+    /// addresses, and not its flow label: each end's label is for its own packets, and has to agree only if
+    /// `labels` tell paths apart.
+    pub(super) fn is_opposite(self, other: Self, labels: bool) -> bool {
+        let mirrored = other.mirrored();
+        self.pair == mirrored.pair && (!labels || self.label == mirrored.label)
+    }
 }
 
 /// One end.

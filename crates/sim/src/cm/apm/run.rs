@@ -282,7 +282,8 @@ impl World {
         }
         let (Some(a), Some(b)) = (&conn.qps[0], &conn.qps[1]) else { return Ok(()) };
         let what = || format!("connection {number}: {a:?}, {b:?}");
-        demand(a.primary == b.primary.mirrored(), "both ends use the same path", what)?;
+        let same = a.primary.is_opposite(b.primary, self.case.links.len() == 1);
+        demand(same, "both ends use the same path", what)?;
         demand(
             a.alternate == b.alternate.map(Way::mirrored),
             "both ends have the same alternate path",
