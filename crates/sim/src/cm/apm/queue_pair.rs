@@ -35,12 +35,23 @@ impl Way {
         Self { pair: (remote, local), ..self }
     }
 
-    /// Whether the other end uses the same path. Whoever is told by a LAP that the peer has migrated learns its
-    /// addresses, and not its flow label: each end's label is for its own packets, and has to agree only if
-    /// `labels` tell paths apart.
+    /// Whether the other end uses the same path. Whoever is told by a LAP that the peer has migrated learns
+    /// its addresses, and not its flow label: each end's label is for its own packets, and has to agree only
+    /// if `labels` tell paths apart.
     pub(super) fn is_opposite(self, other: Self, labels: bool) -> bool {
         let mirrored = other.mirrored();
         self.pair == mirrored.pair && (!labels || self.label == mirrored.label)
+    }
+
+    /// Whether it has nothing in common with another path of the same end: no address, or the flow label if
+    /// `labels` tell paths apart.
+    pub(super) fn is_apart_from(self, other: Self, labels: bool) -> bool {
+        let (ours, theirs) = (self.pair, other.pair);
+        if labels {
+            ours == theirs && self.label != other.label
+        } else {
+            ours.0 != theirs.0 && ours.1 != theirs.1
+        }
     }
 }
 

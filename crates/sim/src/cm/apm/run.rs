@@ -282,19 +282,15 @@ impl World {
         }
         let (Some(a), Some(b)) = (&conn.qps[0], &conn.qps[1]) else { return Ok(()) };
         let what = || format!("connection {number}: {a:?}, {b:?}");
-        let same = a.primary.is_opposite(b.primary, self.case.links.len() == 1);
-        demand(same, "both ends use the same path", what)?;
+        let alone = self.case.links.len() == 1;
+        demand(a.primary.is_opposite(b.primary, alone), "both ends use the same path", what)?;
         demand(
             a.alternate == b.alternate.map(Way::mirrored),
             "both ends have the same alternate path",
             what,
         )?;
         demand(a.alternate.is_some(), "a backup is loaded if there is one", what)?;
-        let primary = a.primary.pair;
-        let apart = a.alternate.is_some_and(|p| match self.case.links.len() {
-            1 => p.pair == primary && p.label != a.primary.label,
-            _ => p.pair.0 != primary.0 && p.pair.1 != primary.1,
-        });
+        let apart = a.alternate.is_some_and(|way| way.is_apart_from(a.primary, alone));
         demand(apart, "an alternate path is another path", what)?;
         demand(a.state == Mig::Armed && b.state == Mig::Armed, "every backup is armed", what)?;
         for (host, qp) in [a, b].into_iter().enumerate() {
