@@ -88,6 +88,31 @@ fn broker_counter(host: &Host, name: &str) -> Result<u64, Error> {
     Ok(host.status()?["broker"]["counters"][name].as_u64().unwrap_or(0))
 }
 
+/// Fails if a host's broker waits for what happens to descriptors that it has closed. Such a one is open in
+/// another process, and would wake the broker with each packet, or all the time.
+fn broker_waits_for_its_own(host: &Host) -> Result<(), Error> {
+    let status = host.status()?;
+    let pid = &status["broker"]["pid"];
+    let read = |path: String| {
+        let read =
+            std::fs::read_dir(&path).map_err(|error| Error::Missing(format!("{path}: {error}")));
+        Ok::<Vec<_>, Error>(read?.flatten().map(|entry| entry.path()).collect())
+    };
+    let open = read(format!("/proc/{pid}/fd"))?;
+    let names: Vec<_> = open.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    let texts = read(format!("/proc/{pid}/fdinfo"))?;
+    let texts: Vec<_> =
+        texts.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let mut watched: Vec<&str> =
+        lines.filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()).collect();
+    watched.sort_unstable();
+    let twice = watched.windows(2).any(|pair| pair[0] == pair[1]);
+    let closed = watched.iter().any(|fd| !names.contains(fd));
+    assert!(!watched.is_empty() && !twice && !closed, "open {names:?}, watched {watched:?}");
+    Ok(())
+}
+
 /// With one interface, the device of several paths has to be asked for.
 fn mp(program: Program, settings: &str) -> Program {
     program.env("POLYPATH_DEVICE", "mp").env("POLYPATH_MP", settings)
@@ -154,6 +179,7 @@ fn programs_connect_and_work_if_udp_never_passes() -> Result<(), Error> {
     wait_kind(&lab, both, "tcp")?;
     wait_tcp_traffic(&lab, 100_000, both)?;
     assert!(listens(lab.host(0), 5000)? && !listens(lab.host(0), 4791)?);
+    (0..2).try_for_each(|host| broker_waits_for_its_own(lab.host(host)))?;
     // A program that is stopped harms neither itself nor the stream.
     programs[0].signal(libc::SIGSTOP);
     pass(Duration::from_millis(500));

@@ -258,6 +258,11 @@ impl Broker {
         if pid == 0 || self.slots.owner(slot).is_none_or(|owner| owner.pid != pid) {
             return false;
         }
+        // The stream's events, of which there are many, are its process's business from now on.
+        if let Err(error) = self.epoll.remove(socket.as_fd()) {
+            log!("giving process {pid} a TCP stream: {error}");
+            return false;
+        }
         // Engines that do not have the lane close their copy.
         let streams = self.streams_of(pid);
         let Ok(bytes) = message::encode(&Push::Stream { slot, ends, opening }) else {

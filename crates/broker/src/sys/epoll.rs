@@ -68,6 +68,12 @@ impl Epoll {
         Ok(epoll::modify(&self.0, fd, EventData::new_u64(token), what.flags())?)
     }
 
+    /// Removes a descriptor. What another process has a duplicate of has to be removed before it is closed:
+    /// otherwise it stays in the set, and nothing can remove it any more (epoll(7), questions 6 and 7).
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.0, fd)?)
+    }
+
     /// Waits for events for at most `timeout` (forever if `None`). Returns none after the time-out.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Event>> {
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); BATCH];
@@ -129,5 +135,16 @@ mod tests {
         drop(far);
         let gone = set.wait(None).unwrap()[0];
         assert_eq!((gone.token, gone.readable, gone.hung_up), (8, true, true));
+    }
+
+    #[test]
+    fn a_descriptor_that_another_process_has_too_is_forgotten_when_it_is_removed() {
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let set = Epoll::new().unwrap();
+        set.add(near.as_fd(), 7, Interest::Both).unwrap();
+        let _duplicate = near.try_clone().unwrap();
+        set.remove(near.as_fd()).unwrap();
+        drop(near);
+        assert!(set.wait(Some(Duration::ZERO)).unwrap().is_empty());
     }
 }
