@@ -91,7 +91,6 @@ impl Requester {
                     self.has_resent(now);
                 }
             }
-            let awaited = self.flight.awaits_path(context.path);
             let step = if self.flight.any_lost() {
                 self.resend(core, &mut context, host)
             } else {
@@ -100,10 +99,6 @@ impl Requester {
             match step {
                 Step::Sent(n) => {
                     bytes += n;
-                    if !awaited {
-                        // Before, there was nothing on the path that could have been late.
-                        self.flight.paths_mut().on(context.path).timer.resent(now);
-                    }
                     if self.has_sent_all() {
                         self.ready = false;
                         return TransmitState::Idle;

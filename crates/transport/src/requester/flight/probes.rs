@@ -19,15 +19,14 @@ impl Flight {
         if self.paths.are_many() {
             self.forget_paths();
         }
-        self.paths.meet(path, now);
+        let awaited = self.paths.get(path).is_some_and(|on| self.is_awaited(on));
+        let waits = self.waits();
         self.paths.suggest_rtt(path, rtt);
-        // While packets of other paths are waited for, the wait for this path begins with its first
-        // packet.
-        if self.waits() && self.slots.front().is_some_and(|slot| slot.path != path) {
-            let on = self.paths.on(path);
-            if on.prompt == 0 {
-                on.timer.restart(now);
-            }
+        // The wait for this path begins with its first packet. If nothing is on its way, that may be one
+        // which is asked for again and again, and more and more rarely.
+        if !awaited {
+            let timer = &mut self.paths.on(path).timer;
+            if waits { timer.restart(now) } else { timer.resent(now) }
         }
     }
 
@@ -58,12 +57,6 @@ impl Flight {
     fn is_awaited(&self, on: &OnPath) -> bool {
         // A packet that holds up all later ones is waited for even if it is to be sent again first.
         on.prompt > 0 || self.slots.front().is_some_and(|slot| slot.path == on.path)
-    }
-
-    /// The same for a path that there may be nothing on.
-    #[inline]
-    pub(in crate::requester) fn awaits_path(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(|on| self.is_awaited(on))
     }
 
     /// When the packet that holds up all others would have been asked for, whether or not it has
