@@ -30,15 +30,21 @@ fn a_silent_path_is_left_long_before_the_retries_are_used_up() {
     }
 }
 
+/// A pair by links of this delay, whose round trip its initiator has measured by 50 requests.
+fn armed_and_measured(delay: Duration) -> Pair {
+    let mut p = armed(Setup { timeout: 20, ..setup() });
+    p.links.iter_mut().for_each(|link| link.delay = delay);
+    for i in 0..50 {
+        p.nodes[0].post(i, ADD, 0, 8);
+        p.run_for(delay * 2 + MS * 5);
+    }
+    p
+}
+
 /// Three round trips before the first question, and one for each answer of the three.
 #[test]
 fn a_silent_long_path_is_left_within_seven_round_trips() {
-    let mut p = armed(Setup { timeout: 20, ..setup() });
-    p.links.iter_mut().for_each(|link| link.delay = MS * 10);
-    for i in 0..50 {
-        p.nodes[0].post(i, ADD, 0, 8);
-        p.run_for(MS * 25);
-    }
+    let mut p = armed_and_measured(MS * 10);
     assert!(causes(&p, 0).is_empty());
     p.links[0].cut = [true; 2];
     p.nodes[0].post(50, ADD, 0, 8);
@@ -49,12 +55,7 @@ fn a_silent_long_path_is_left_within_seven_round_trips() {
 /// A path that is three times slower than before is not a dead one.
 #[test]
 fn a_path_that_becomes_slow_is_not_left() {
-    let mut p = armed(Setup { timeout: 20, ..setup() });
-    p.links.iter_mut().for_each(|link| link.delay = MS * 10);
-    for i in 0..50 {
-        p.nodes[0].post(i, ADD, 0, 8);
-        p.run_for(MS * 25);
-    }
+    let mut p = armed_and_measured(MS * 10);
     p.links[0].delay = MS * 30;
     for i in 50..70 {
         p.nodes[0].post(i, ADD, 0, 8);
