@@ -88,6 +88,13 @@ pub(crate) struct Setting {
     pub(crate) faults: bool,
 }
 
+impl Setting {
+    /// Whether packets are lost and the pair sends them again. Its last acknowledgement may be one.
+    fn mends_losses(self, pair: &Pair) -> bool {
+        self.faults && pair.is_reliable()
+    }
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { direction, ip, mtu, device, faults } = self;
@@ -263,7 +270,7 @@ impl<'lab> Sides<'lab> {
         let with_server = |problem: String| {
             Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
         };
-        if setting.faults && pair.is_reliable() && answer.status == KILLED {
+        if setting.mends_losses(pair) && answer.status == KILLED {
             // As with a server of rxe ([`FORSAKEN`]), our server's last acknowledgement may be lost,
             // and no program is left to repeat it.
             let said = server.text();
@@ -281,7 +288,7 @@ impl<'lab> Sides<'lab> {
             return Err(with_server(problem));
         }
         let ended = server.finish(limit)?;
-        if setting.faults && pair.is_reliable() && ended.text().contains(RETRIES_USED_UP) {
+        if setting.mends_losses(pair) && ended.text().contains(RETRIES_USED_UP) {
             return Err(Problem::Forsaken(fill(pair.server, setting)));
         }
         ended.expect_success()?;
@@ -318,8 +325,7 @@ impl<'lab> Sides<'lab> {
             (Ok(()), Ok(answer)) => answer.success(&server).map(drop),
             (Ok(()), Err(problem)) => Err(problem),
             (Err(problem), Ok(answer))
-                if setting.faults
-                    && pair.is_reliable()
+                if setting.mends_losses(pair)
                     && answer.status == 0
                     && problem.to_string().contains(RETRIES_USED_UP) =>
             {
