@@ -1,5 +1,6 @@
 //! The engine's own threads.
 
+use std::cell::Cell;
 use std::hint::black_box;
 use std::io;
 use std::num::NonZeroU64;
@@ -64,4 +65,18 @@ const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1_000);
 pub(crate) fn request_prompt_wakeups() {
     let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS);
     let _ = polypath_ipc::sched::request_short_slices();
+}
+
+/// Lets other threads have the processor of the calling thread, which waits for something that they may
+/// bring.
+///
+/// A yield gives away the rest of a thread's slice. The thread gets short slices, so that it is not kept
+/// from its processor for long if a thread that never sleeps wants it, too.
+pub(crate) fn let_others_run() {
+    thread_local!(static PREPARED: Cell<bool> = const { Cell::new(false) });
+    // Threads that end are past their thread-local variables.
+    if !PREPARED.try_with(|prepared| prepared.replace(true)).unwrap_or(true) {
+        let _ = polypath_ipc::sched::request_short_slices();
+    }
+    std::thread::yield_now();
 }

@@ -9,7 +9,8 @@ use crate::lane::deeds::BUSY_POLLS;
 use crate::lane::failure::Alarm;
 use crate::lane::held::Held;
 use crate::lane::round::Driver;
-use crate::lane::sleeper::{LOCK_WAIT, LONGEST};
+use crate::lane::sleeper::LONGEST;
+use crate::lane::watch::LOCK_WAIT;
 use crate::notify::lock;
 
 impl Lane {

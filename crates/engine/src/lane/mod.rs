@@ -30,6 +30,7 @@ pub(crate) mod send_errors;
 mod sleeper;
 mod stand_in;
 pub(crate) mod streams;
+mod vain;
 mod waker;
 mod watch;
 
@@ -63,6 +64,7 @@ use multicast::Groups;
 use prompt::{Answering, Promptness};
 use round::Driver;
 use sleeper::{Sleeper, Woken};
+use vain::Vain;
 #[cfg(test)]
 pub(crate) use waker::Waker;
 use watch::Watch;
@@ -84,6 +86,7 @@ pub(crate) struct State {
     prompt: Promptness,
     answering: Answering,
     collector: Collector,
+    vain: Vain,
     /// When a thread last looked for packets.
     received_at: Duration,
     /// Multicast groups, and the queue pairs attached to each.
@@ -218,7 +221,7 @@ impl Lane {
                         watch.watch_socket(clock::now());
                     }
                     state.collector.left(clock::now());
-                    self.progress(&mut state, Driver::Lane);
+                    watch.received = self.progress(&mut state, Driver::Lane);
                     deadline = state.next_deadline();
                     watch.owes = state.answering.ack_by().is_some();
                 }
@@ -257,14 +260,23 @@ impl Lane {
         match Held::try_take(&self.state) {
             Ok(mut state) => {
                 let _alarm = Alarm(&self.sleeper);
-                self.progress(&mut state, Driver::Program);
+                let got = self.progress(&mut state, Driver::Program) > 0;
+                if got {
+                    self.sleeper.got();
+                }
                 let now = state.io.now;
+                let found = got || state.io.completions > 0;
+                let yields = state.vain.polled(now, found);
                 state.collector.polled(now, self.sleeper.taken());
                 // Other media may hold packets back, so their deadline counts every time.
                 if (state.io.deferrals.take_news() || state.io.sender.may_hold_back())
                     && let Some(deadline) = state.next_deadline()
                 {
                     self.sleeper.deadline(deadline);
+                }
+                drop(state);
+                if yields {
+                    crate::thread::let_others_run();
                 }
             }
             Err(TryLockError::WouldBlock) => {}
@@ -365,11 +377,11 @@ impl Lane {
         }
     }
 
-    /// Runs one round.
+    /// Runs one round. Returns the number of packets received.
     #[inline]
-    fn progress(&self, state: &mut State, driver: Driver) {
+    fn progress(&self, state: &mut State, driver: Driver) -> usize {
         self.take_collected(state);
-        state.progress(driver);
+        state.progress(driver)
     }
 
     /// Sends the posts that waited.
@@ -568,6 +580,7 @@ impl State {
             prompt: Promptness::default(),
             answering: Answering::default(),
             collector: Collector::default(),
+            vain: Vain::default(),
             received_at: Duration::ZERO,
             groups: Groups::default(),
         }

@@ -7,38 +7,73 @@
 
 use std::time::Duration;
 
-/// The time within which a return counts as prompt.
-const PROMPT: Duration = Duration::from_micros(30);
-/// The number of prompt returns or answers in a row after which acknowledgements wait.
-const TRUST: u8 = 8;
+/// The time within which a return or an answer counts as prompt. The program may have to get its processor
+/// back first, from a lane's thread that its own packets have woken.
+const PROMPT: Duration = Duration::from_micros(60);
 
+/// How reliably a program was prompt.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust(u8);
+
+impl Trust {
+    /// The number of prompt returns or answers after which acknowledgements wait.
+    const ENOUGH: u8 = 8;
+    /// The number of those that a late one cancels, and the largest number that is remembered. A program
+    /// that shares its processor is late now and then. If that ended the waiting, the next acknowledgement
+    /// would go before its answer, and by that make the peer's program late, too.
+    const LATE: u8 = 8;
+    const MOST: u8 = 16;
+
+    #[inline]
+    fn judge(&mut self, prompt: bool) {
+        self.0 =
+            if prompt { (self.0 + 1).min(Self::MOST) } else { self.0.saturating_sub(Self::LATE) };
+    }
+
+    #[inline]
+    fn is_enough(self) -> bool {
+        self.0 >= Self::ENOUGH
+    }
+}
+
+/// A program that polls, and how promptly it came back after it had got completions.
 #[derive(Debug, Default)]
 pub(super) struct Promptness {
-    /// The time at which completions were last delivered; `None` after a thread came back.
-    given: Option<Duration>,
-    in_a_row: u8,
+    /// When completions were last delivered, and whether acknowledgements were owed for what came with them;
+    /// `None` after a thread came back.
+    given: Option<(Duration, bool)>,
+    /// Whether it comes back after completions of any kind.
+    returns: Trust,
+    /// Whether it comes back after messages. A program that got nothing to answer may wait for its peer
+    /// without calling anything, which says nothing of its answers.
+    answers: Trust,
 }
 
 impl Promptness {
-    /// Notes that completions are delivered.
+    /// Notes that completions are delivered, and whether acknowledgements are `owed`. Returns whether all that
+    /// is left of the round may wait for the application.
     #[inline]
-    pub(super) fn given(&mut self, now: Duration) {
-        self.given = Some(now);
+    pub(super) fn given(&mut self, now: Duration, owed: bool) -> bool {
+        self.given = Some((now, owed));
+        if owed { self.trusted() } else { self.returns.is_enough() }
     }
 
     /// Notes that a thread is in the lane again.
     #[inline]
     pub(super) fn back(&mut self, now: Duration) {
-        if let Some(given) = self.given.take() {
+        if let Some((given, owed)) = self.given.take() {
             let prompt = now.saturating_sub(given) <= PROMPT;
-            self.in_a_row = if prompt { (self.in_a_row + 1).min(TRUST) } else { 0 };
+            self.returns.judge(prompt);
+            if owed {
+                self.answers.judge(prompt);
+            }
         }
     }
 
     /// Whether acknowledgements may wait for the application.
     #[inline]
     pub(super) fn trusted(&self) -> bool {
-        self.in_a_row >= TRUST
+        self.answers.is_enough()
     }
 }
 
@@ -54,12 +89,11 @@ const FEW: usize = 4;
 /// answers followed at once, the lane's thread lets the acknowledgement wait for a moment. It does
 /// not if a thread sleeps until an event of a completion queue: perftest mistakes the event of a
 /// message for that of its own send if it comes first.
-/// send if it comes first.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
     /// The time at which the lane's thread received something; `None` after something was posted.
     taken: Option<Duration>,
-    in_a_row: u8,
+    trust: Trust,
     /// The latest time for the acknowledgements that wait for an answer.
     ack_by: Option<Duration>,
 }
@@ -74,7 +108,7 @@ impl Answering {
         if packets > 0 {
             self.taken.get_or_insert(now);
         }
-        let by = self.taken.map(|taken| taken + PROMPT).filter(|_| self.in_a_row >= TRUST);
+        let by = self.taken.map(|taken| taken + PROMPT).filter(|_| self.trust.is_enough());
         match by {
             Some(by) if now < by => {
                 self.ack_by = Some(by);
@@ -82,7 +116,8 @@ impl Answering {
             }
             Some(_) => {
                 // No answer came.
-                (self.taken, self.in_a_row) = (None, 0);
+                self.taken = None;
+                self.trust.judge(false);
                 false
             }
             None => false,
@@ -104,8 +139,7 @@ impl Answering {
     #[inline]
     pub(super) fn posted(&mut self, now: Duration) {
         if let Some(taken) = self.taken.take() {
-            let prompt = now.saturating_sub(taken) <= PROMPT;
-            self.in_a_row = if prompt { (self.in_a_row + 1).min(TRUST) } else { 0 };
+            self.trust.judge(now.saturating_sub(taken) <= PROMPT);
         }
     }
 }
@@ -127,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_waits_for_an_answer_that_has_come_the_last_times() {
-        let (mut a, mut now) = answering(TRUST);
+        let (mut a, mut now) = answering(Trust::ENOUGH);
         assert!(a.may_wait(now, 1));
         assert_eq!(a.ack_by(), Some(now + PROMPT));
         now += PROMPT / 2;
@@ -142,12 +176,12 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_does_not_wait_for_an_answer_that_seldom_comes() {
-        let (mut a, now) = answering(TRUST - 1);
+        let (mut a, now) = answering(Trust::ENOUGH - 1);
         assert!(!a.may_wait(now, 1));
         a.posted(now + PROMPT * 2);
         assert!(!a.may_wait(now, 1), "late: the count begins anew");
 
-        let (mut a, now) = answering(TRUST);
+        let (mut a, now) = answering(Trust::ENOUGH);
         assert!(!a.may_wait(now, FEW + 1), "a stream");
         assert!(a.may_wait(now, 1));
         assert!(!a.may_wait(now + PROMPT, 0), "no answer came");
@@ -156,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn trust_is_earned_slowly_and_lost_at_once() {
+    fn trust_is_earned_slowly_and_lost_soon() {
         let mut p = Promptness::default();
         let mut now = Duration::from_secs(1);
-        for _ in 0..TRUST {
+        for _ in 0..Trust::ENOUGH {
             assert!(!p.trusted());
-            p.given(now);
+            p.given(now, true);
             now += PROMPT;
             p.back(now);
         }
@@ -169,8 +203,39 @@ mod tests {
         now += Duration::from_secs(1);
         p.back(now);
         assert!(p.trusted(), "nothing was given: nothing to be prompt about");
-        p.given(now);
+        p.given(now, true);
         p.back(now + PROMPT * 2);
         assert!(!p.trusted());
+    }
+
+    #[test]
+    fn one_late_return_among_many_prompt_ones_changes_nothing() {
+        let (mut p, now) = (Promptness::default(), Duration::from_secs(1));
+        let mut back = |after| {
+            p.given(now, true);
+            p.back(now + after);
+            p.trusted()
+        };
+        (0..Trust::MOST).for_each(|_| _ = back(PROMPT));
+        assert!(back(PROMPT * 2), "late once");
+        assert!(
+            (0..Trust::LATE).all(|_| back(PROMPT)) && back(PROMPT * 2),
+            "and much later once more"
+        );
+        assert!(!back(PROMPT * 2), "late twice in a row");
+    }
+
+    #[test]
+    fn what_a_program_does_that_got_nothing_to_answer_says_nothing_of_its_answers() {
+        let (mut p, now) = (Promptness::default(), Duration::from_secs(1));
+        for _ in 0..Trust::MOST {
+            p.given(now, true);
+            p.back(now);
+        }
+        for _ in 0..Trust::MOST {
+            p.given(now, false);
+            p.back(now + PROMPT * 2);
+        }
+        assert!(p.trusted() && p.given(now, true) && !p.given(now, false));
     }
 }

@@ -62,8 +62,8 @@ impl State {
         self.io.flush(self.core.paths_mut());
     }
 
-    /// Runs one round: receive, run timers, send, acknowledge.
-    pub(super) fn progress(&mut self, driver: Driver) {
+    /// Runs one round: receive, run timers, send, acknowledge. Returns the number of packets received.
+    pub(super) fn progress(&mut self, driver: Driver) -> usize {
         let now = self.begin();
         self.prompt.back(now);
         (self.io.completions, self.io.awaited) = (0, false);
@@ -82,16 +82,15 @@ impl State {
         self.io.deferrals.run(now);
         let sends = self.io.sender.has_queued() || self.io.sender.is_due(now);
         if received == 0 && !due && self.core.is_idle() && !sends {
-            return; // There is nothing to do, as in most polls.
+            return 0; // There is nothing to do, as in most polls.
         }
         self.transmit();
         if driver == Driver::Program && self.io.completions > 0 && received > 0 {
-            self.prompt.given(now);
             // The acknowledgements are sent in the next round, which is soon. Until then the
             // existing timers are good enough.
-            if self.prompt.trusted() && !due {
+            if self.prompt.given(now, self.core.owes_acks()) && !due {
                 self.flush();
-                return;
+                return received;
             }
         }
         let acks_wait = driver == Driver::Lane
@@ -104,6 +103,7 @@ impl State {
         }
         self.flush();
         self.core.set_timers();
+        received
     }
 
     /// Gives up paths whose channel is over.

@@ -8,7 +8,8 @@
 //! A program may alternate between polling a completion queue for its own WRITE and polling its
 //! memory for the peer's. While it polls its memory, nobody receives. So a lane's thread that finds
 //! packets which nobody receives watches the socket for a time, whether or not the program polls.
-//! If it finds such packets again afterwards, it watches much longer the next time.
+//! If it finds such packets again afterwards, it watches much longer the next time. It stops when the
+//! program has received again and again what the thread was woken for.
 //!
 //! A thread that waits for an event of a completion queue may stand in for the lane's thread
 //! ([`stand_in`](super::stand_in)). Between two events the lane's thread only ticks, as beside polling.
@@ -24,15 +25,10 @@ use crate::lane::collect::COLLECT_MAX;
 use crate::lane::deeds::Deeds;
 use crate::lane::stand_in::StandIn;
 use crate::lane::waker::Waker;
-use crate::lane::watch::{TICK_MIN, VAIN_LOOKS, WATCH_MIN, Watch};
+use crate::lane::watch::{LOCK_WAIT, TICK_MAX, TICK_MIN, VAIN_LOOKS, Watch};
 use crate::media::local::Exchange;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// The same after the application has polled for a while, because each check takes the processor
-/// from a thread that polls. This is also how long a peer may wait for an answer when polling ends.
-const TICK_MAX: Duration = Duration::from_millis(4);
-/// How long the lane's thread waits for a posting thread to leave the lane.
-pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// The number of ticks in a row with packets left in the socket after which the lane's thread watches it, if
 /// threads stand in for it.
 pub(super) const LEFT: u32 = 4;
@@ -52,6 +48,8 @@ pub(crate) struct Sleeper {
     polls: AtomicU64,
     /// The number of polls that found completions without driving the lane.
     taken: AtomicU64,
+    /// The number of polls that received packets.
+    received: AtomicU64,
     /// The number of entries for other reasons, such as posts, since the start.
     entries: AtomicU64,
     /// Whether the lane's thread only ticks.
@@ -100,6 +98,7 @@ impl Sleeper {
             memory,
             polls: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             ticking: AtomicBool::new(false),
             needed: AtomicBool::new(false),
@@ -149,6 +148,11 @@ impl Sleeper {
         {
             memory.disarm();
         }
+    }
+
+    /// Whether the socket has packets, or a thread has asked for this one.
+    fn is_readable(&self, socket: RawFd) -> bool {
+        self.waker.wait(Some(socket), Duration::ZERO)
     }
 
     /// Whether packets are in shared memory.
@@ -206,7 +210,19 @@ impl Sleeper {
         self.taken.store(self.taken.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The number of such polls, roughly.
+    /// Notes that the application polled and received packets. Call this with the lane's lock held.
+    #[inline]
+    pub(crate) fn got(&self) {
+        self.received
+            .store(self.received.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The number of polls that received packets, roughly.
+    fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// The number of polls that found completions without driving the lane, roughly.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
@@ -278,6 +294,7 @@ impl Sleeper {
         // alone as long as each check finds that it has polled.
         let collects = !busy && since > 0 && watch.vain_looks < VAIN_LOOKS;
         (watch.polls, watch.deeds) = (polls, deeds);
+        watch.round_is_over(self.received(), since > 0, contended);
         let watches = now < watch.watches_until;
         self.stand_in.refuse(watches);
         let stands = self.stand_in.waits_for_all();
@@ -328,11 +345,15 @@ impl Sleeper {
         }
         watch.tick = TICK_MIN;
         if contended {
-            // The socket stays readable until that thread has left, so polling it is useless.
-            if self.waker.wait(None, LOCK_WAIT) {
+            // The socket stays readable until that thread has received, so polling it is useless.
+            if self.waker.wait(None, watch.lock_wait()) {
                 self.waker.clear();
+                return Woken::Drive;
             }
-            return Woken::Drive;
+            // If it polls, and has received, it will do what else is due.
+            if !watches || since == 0 || self.has_in_memory() || self.is_readable(socket) {
+                return Woken::Drive;
+            }
         }
         let timeout = deadline.map_or(LONGEST, |d| d.saturating_sub(now)).min(LONGEST);
         self.wakes_at.store(nanos(now + timeout), Ordering::Relaxed);
@@ -429,8 +450,7 @@ impl Sleeper {
             }
             watch.left = 0;
             if deeds.since(before).are_busy(false) {
-                watch.tick = (watch.tick * 2).min(TICK_MAX);
-                watch.watch_for = (watch.watch_for / 2).max(WATCH_MIN);
+                watch.is_left_alone();
                 return Woken::Nothing;
             }
             if self.stand_in.times() != watch.stood {
@@ -447,7 +467,7 @@ impl Sleeper {
         if self.stand_in.waits_for_all() {
             return false;
         }
-        if !self.has_in_memory() && !self.waker.wait(Some(socket), Duration::ZERO) {
+        if !self.has_in_memory() && !self.is_readable(socket) {
             return false;
         }
         self.waker.wait(None, LOCK_WAIT);
@@ -460,137 +480,4 @@ fn nanos(d: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::AsRawFd;
-
-    use super::*;
-    use crate::lane::deeds::BUSY_POLLS;
-    use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX};
-
-    /// Longer than any test waits.
-    const FOR_EVER: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {
-        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new(None).unwrap();
-        let mut watch = Watch::new(Duration::ZERO);
-        let before = sleeper.deeds();
-        sender.send(b"a packet").unwrap();
-        sleeper.took();
-        (0..BUSY_POLLS).for_each(|_| sleeper.entered());
-        // The packet would wake the thread if it waited for the socket.
-        watch.tick = Duration::from_millis(1);
-        let woken = sleeper.sleep(fd, clock::now(), None, &mut watch, false);
-        assert_eq!(woken, Woken::Unpolled, "a tick later, nobody is there any more");
-        socket.recv(&mut [0; 16]).unwrap();
-        assert_eq!(sleeper.ticked(fd, before, false, &mut watch), Woken::Nothing);
-    }
-
-    #[test]
-    fn what_is_collected_is_sent_by_the_thread_when_its_time_is_over() {
-        let (socket, _sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new(None).unwrap();
-        let mut watch = Watch::new(Duration::ZERO);
-        let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
-        sleeper.collected(clock::now());
-        assert!(sleeper.is_collecting());
-        // Either the wake-up ended it, or the time was over before the thread checked.
-        assert_ne!(rest(&mut watch), Rest::Over);
-        sleeper.waker.clear();
-        // From now on the thread checks by itself.
-        sleeper.sent();
-        sleeper.collected(clock::now());
-        assert!(!sleeper.waker.wait(None, Duration::ZERO), "not woken");
-        assert_eq!(rest(&mut watch), Rest::Overdue);
-        // It also does so while the application polls busily.
-        sleeper.sent();
-        sleeper.collected(clock::now());
-        (0..BUSY_POLLS).for_each(|_| sleeper.polled());
-        watch.tick = FOR_EVER;
-        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
-        sleeper.sent();
-        assert!(!sleeper.is_collecting());
-    }
-
-    #[test]
-    fn a_thread_that_looks_in_vain_stops_to_look_and_is_woken_again() {
-        let sleeper = Sleeper::new(None).unwrap();
-        let mut watch = Watch::new(Duration::ZERO);
-        let second = Duration::from_secs(1);
-        assert_eq!(sleeper.next_look(second, &mut watch), None);
-        sleeper.collected(second);
-        assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
-        sleeper.waker.clear();
-        assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
-        sleeper.sent();
-        for _ in 0..VAIN_LOOKS {
-            assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
-        }
-        sleeper.collected(second);
-        assert!(!sleeper.waker.wait(None, Duration::ZERO), "it would have looked once more");
-        sleeper.sent();
-        for _ in 0..=VAIN_LOOKS {
-            assert!(sleeper.next_look(second, &mut watch).is_some());
-        }
-        assert_eq!(sleeper.next_look(second, &mut watch), None);
-        sleeper.collected(second);
-        assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
-    }
-
-    #[test]
-    fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
-        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new(None).unwrap();
-        let mut watch = Watch::new(Duration::ZERO);
-        sender.send(b"a packet").unwrap();
-        sleeper.collected(clock::now());
-        sleeper.sent();
-        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
-        sleeper.polled();
-        // There was one poll, and none since. Whoever waits for the packet must not wait for a
-        // tick.
-        watch.tick = FOR_EVER;
-        assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
-    }
-
-    #[test]
-    fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_does() {
-        let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let fd = socket.as_raw_fd();
-        let sleeper = Sleeper::new(None).unwrap();
-        let mut watch = Watch::new(Duration::ZERO);
-        let second = Duration::from_secs(1);
-        (0..BUSY_POLLS).for_each(|_| sleeper.polled());
-        let none = Deeds::default();
-        assert_eq!(
-            sleeper.ticked(fd, none, false, &mut watch),
-            Woken::Nothing,
-            "there are no packets"
-        );
-        sender.send(b"a packet").unwrap();
-        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
-        watch.watch_socket(second);
-        assert_eq!(watch.watches_until, second + WATCH_MIN);
-        // Now the packet alone wakes it, even if the application polls.
-        assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
-        // Packets are left unpolled again after that, so it watches longer.
-        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
-        watch.watch_socket(second * 2);
-        assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
-        socket.recv(&mut [0; 16]).unwrap();
-        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing, "somebody took it");
-        assert_eq!(watch.watch_for, WATCH_MAX / 2);
-        for _ in 0..8 {
-            assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing);
-        }
-        assert_eq!(watch.watch_for, WATCH_MIN);
-        // The application polls rarely. The thread does the work, and does not watch the socket for
-        // it.
-        let most = Deeds { looks: BUSY_POLLS - 1, all: BUSY_POLLS - 1 };
-        assert_eq!(sleeper.ticked(fd, most, false, &mut watch), Woken::Drive);
-    }
-}
+mod tests;

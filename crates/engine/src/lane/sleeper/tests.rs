@@ -1,0 +1,147 @@
+use std::os::fd::AsRawFd;
+
+use super::*;
+use crate::lane::deeds::BUSY_POLLS;
+use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX, WATCH_MIN};
+
+/// Longer than any test waits.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {
+    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    let before = sleeper.deeds();
+    sender.send(b"a packet").unwrap();
+    sleeper.took();
+    (0..BUSY_POLLS).for_each(|_| sleeper.entered());
+    // The packet would wake the thread if it waited for the socket.
+    watch.tick = Duration::from_millis(1);
+    let woken = sleeper.sleep(fd, clock::now(), None, &mut watch, false);
+    assert_eq!(woken, Woken::Unpolled, "a tick later, nobody is there any more");
+    socket.recv(&mut [0; 16]).unwrap();
+    assert_eq!(sleeper.ticked(fd, before, false, &mut watch), Woken::Nothing);
+}
+
+#[test]
+fn what_is_collected_is_sent_by_the_thread_when_its_time_is_over() {
+    let (socket, _sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
+    sleeper.collected(clock::now());
+    assert!(sleeper.is_collecting());
+    // Either the wake-up ended it, or the time was over before the thread checked.
+    assert_ne!(rest(&mut watch), Rest::Over);
+    sleeper.waker.clear();
+    // From now on the thread checks by itself.
+    sleeper.sent();
+    sleeper.collected(clock::now());
+    assert!(!sleeper.waker.wait(None, Duration::ZERO), "not woken");
+    assert_eq!(rest(&mut watch), Rest::Overdue);
+    // It also does so while the application polls busily.
+    sleeper.sent();
+    sleeper.collected(clock::now());
+    (0..BUSY_POLLS).for_each(|_| sleeper.polled());
+    watch.tick = FOR_EVER;
+    assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
+    sleeper.sent();
+    assert!(!sleeper.is_collecting());
+}
+
+#[test]
+fn a_thread_that_looks_in_vain_stops_to_look_and_is_woken_again() {
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    let second = Duration::from_secs(1);
+    assert_eq!(sleeper.next_look(second, &mut watch), None);
+    sleeper.collected(second);
+    assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
+    sleeper.waker.clear();
+    assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
+    sleeper.sent();
+    for _ in 0..VAIN_LOOKS {
+        assert_eq!(sleeper.next_look(second, &mut watch), Some(second + COLLECT_MAX));
+    }
+    sleeper.collected(second);
+    assert!(!sleeper.waker.wait(None, Duration::ZERO), "it would have looked once more");
+    sleeper.sent();
+    for _ in 0..=VAIN_LOOKS {
+        assert!(sleeper.next_look(second, &mut watch).is_some());
+    }
+    assert_eq!(sleeper.next_look(second, &mut watch), None);
+    sleeper.collected(second);
+    assert!(sleeper.waker.wait(None, Duration::ZERO), "woken");
+}
+
+#[test]
+fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
+    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    sender.send(b"a packet").unwrap();
+    sleeper.collected(clock::now());
+    sleeper.sent();
+    assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
+    sleeper.polled();
+    // There was one poll, and none since. Whoever waits for the packet must not wait for a
+    // tick.
+    watch.tick = FOR_EVER;
+    assert_eq!(sleeper.sleep(fd, clock::now(), None, &mut watch, false), Woken::Drive);
+}
+
+#[test]
+fn a_thread_that_watches_sleeps_on_while_a_thread_that_polls_is_in_the_lane() {
+    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    let begun = clock::now();
+    watch.watch_socket(begun);
+    sleeper.polled();
+    let deadline = begun + Duration::from_millis(2);
+    let woken = sleeper.sleep(fd, begun, Some(deadline), &mut watch, true);
+    assert_eq!((woken, clock::now() >= deadline), (Woken::Drive, true), "nothing has come");
+    // What that thread leaves in the socket is this one's.
+    sender.send(b"a packet").unwrap();
+    sleeper.polled();
+    let far = Some(begun + FOR_EVER);
+    assert_eq!(sleeper.sleep(fd, clock::now(), far, &mut watch, true), Woken::Drive);
+}
+
+#[test]
+fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_does() {
+    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let fd = socket.as_raw_fd();
+    let sleeper = Sleeper::new(None).unwrap();
+    let mut watch = Watch::new(Duration::ZERO);
+    let second = Duration::from_secs(1);
+    (0..BUSY_POLLS).for_each(|_| sleeper.polled());
+    let none = Deeds::default();
+    assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing, "there are no packets");
+    sender.send(b"a packet").unwrap();
+    assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
+    watch.watch_socket(second);
+    assert_eq!(watch.watches_until, second + WATCH_MIN);
+    // Now the packet alone wakes it, even if the application polls.
+    assert_eq!(sleeper.sleep(fd, second, None, &mut watch, false), Woken::Drive);
+    // Packets are left unpolled again after that, so it watches longer.
+    assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Unpolled);
+    watch.watch_socket(second * 2);
+    assert_eq!(watch.watches_until, second * 2 + WATCH_MIN * WATCH_GROWTH);
+    socket.recv(&mut [0; 16]).unwrap();
+    assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing, "somebody took it");
+    assert_eq!(watch.watch_for, WATCH_MAX / 2);
+    for _ in 0..8 {
+        assert_eq!(sleeper.ticked(fd, none, false, &mut watch), Woken::Nothing);
+    }
+    assert_eq!(watch.watch_for, WATCH_MIN);
+    // The application polls rarely. The thread does the work, and does not watch the socket for
+    // it.
+    let most = Deeds { looks: BUSY_POLLS - 1, all: BUSY_POLLS - 1 };
+    assert_eq!(sleeper.ticked(fd, most, false, &mut watch), Woken::Drive);
+}
