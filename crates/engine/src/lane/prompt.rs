@@ -50,8 +50,8 @@ pub(super) struct Promptness {
 }
 
 impl Promptness {
-    /// Notes that completions are delivered, and whether acknowledgements are `owed`. Returns whether all that
-    /// is left of the round may wait for the application.
+    /// Notes that completions are delivered, and whether acknowledgements are `owed`. Returns whether all
+    /// that is left of the round may wait for the application.
     #[inline]
     pub(super) fn given(&mut self, now: Duration, owed: bool) -> bool {
         self.given = Some((now, owed));
