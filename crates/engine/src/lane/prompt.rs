@@ -80,18 +80,19 @@ impl Promptness {
 /// The largest batch of packets that an answer may follow. The batches of a stream are larger.
 const FEW: usize = 4;
 
-/// Decides whether an acknowledgement of the lane's thread may wait for the application's answer.
+/// Decides whether an acknowledgement of what brought no completion may wait for the application's answer.
 ///
 /// A program may wait for the peer's WRITE in its memory, post its answer, and poll a completion
 /// queue only until its own WRITE is complete. If the acknowledgement is sent before the answer, it
 /// ends that poll at the peer, so nobody polls when the answer arrives, there as here. If it is
 /// sent after the answer, the peer still polls, and no thread needs to be woken. So if the last
-/// answers followed at once, the lane's thread lets the acknowledgement wait for a moment. It does
-/// not if a thread sleeps until an event of a completion queue: perftest mistakes the event of a
-/// message for that of its own send if it comes first.
+/// answers followed at once, the lane's thread lets the acknowledgement wait for a moment, and so does a
+/// thread that polls for its own WRITE and gets the peer's first. It does not wait if a thread sleeps until
+/// an event of a completion queue: perftest mistakes the event of a message for that of its own send if it
+/// comes first.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// The time at which the lane's thread received something; `None` after something was posted.
+    /// The time at which something was received so; `None` after something was posted.
     taken: Option<Duration>,
     trust: Trust,
     /// The latest time for the acknowledgements that wait for an answer.
@@ -99,8 +100,8 @@ pub(super) struct Answering {
 }
 
 impl Answering {
-    /// Notes that the lane's thread has received this many `packets` and owes acknowledgements.
-    /// Returns whether these may wait.
+    /// Notes that this many `packets` were received so, and acknowledgements are owed. Returns whether these
+    /// may wait.
     pub(super) fn may_wait(&mut self, now: Duration, packets: usize) -> bool {
         if packets > FEW {
             return false;

@@ -93,7 +93,13 @@ impl State {
                 return received;
             }
         }
-        let acks_wait = driver == Driver::Lane
+        // A thread that polls for its own WRITE may get the peer's first.
+        let may_answer = match driver {
+            Driver::Lane => true,
+            Driver::Program => self.io.completions == 0,
+            Driver::Post | Driver::Drain => false,
+        };
+        let acks_wait = may_answer
             && self.core.owes_acks()
             && !self.io.awaited
             && self.answering.may_wait(now, received)
