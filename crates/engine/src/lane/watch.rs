@@ -12,7 +12,7 @@ pub(super) const TICK_MIN: Duration = Duration::from_millis(1);
 pub(super) const TICK_MAX: Duration = Duration::from_millis(4);
 /// How long the lane's thread waits for a posting thread to leave the lane.
 pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
-/// How often that time doubles while a thread that polls is in the lane again and again.
+/// How often that time doubles while a thread is found in the lane again and again.
 const LOCK_WAIT_DOUBLINGS: u32 = 3;
 /// The number of checks for collected posts, all in vain, after which a thread stops checking.
 pub(super) const VAIN_LOOKS: u32 = 8;
@@ -108,7 +108,7 @@ impl Watch {
             0 => {}
             _ => self.vain_rounds = 0,
         }
-        self.contended = if contended && polls { self.contended + 1 } else { 0 };
+        self.contended = if contended { self.contended + 1 } else { 0 };
         if self.vain_rounds >= VAIN_ROUNDS {
             self.watches_until = Duration::ZERO;
         }
@@ -123,7 +123,8 @@ impl Watch {
         self.watch_for = (self.watch_for / 2).max(WATCH_MIN);
     }
 
-    /// How long to wait for a thread to leave the lane. The longer it polls there, the less it needs help.
+    /// How long to wait for a thread to leave the lane. If it is found there again and again, it either does
+    /// the work, or has no time for it because this thread takes its processor.
     pub(super) fn lock_wait(&self) -> Duration {
         LOCK_WAIT * (1 << self.contended.saturating_sub(1).min(LOCK_WAIT_DOUBLINGS))
     }
@@ -168,17 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_waits_longer_for_one_that_polls_in_the_lane_again_and_again() {
+    fn a_thread_waits_longer_for_one_that_is_in_the_lane_again_and_again() {
         let mut watch = watching(0, |_| 0);
-        let mut waits = |polls, contended| {
-            watch.round_is_over(0, polls, contended);
+        let mut waits = |contended| {
+            watch.round_is_over(0, true, contended);
             watch.lock_wait()
         };
         let wanted = [1, 2, 4, 8, 8].map(|times| LOCK_WAIT * times);
-        assert_eq!([(); 5].map(|()| waits(true, true)), wanted);
-        assert_eq!(waits(false, true), LOCK_WAIT, "it posts");
-        waits(true, true);
-        assert_eq!(waits(true, false), LOCK_WAIT, "it has left");
+        assert_eq!([(); 5].map(|()| waits(true)), wanted);
+        assert_eq!([waits(false), waits(true)], [LOCK_WAIT; 2], "it has left between");
     }
 
     #[test]
