@@ -7,9 +7,12 @@
 
 use std::time::Duration;
 
-/// The time within which a return or an answer counts as prompt. The program may have to get its processor
-/// back first, from a lane's thread that its own packets have woken.
+/// The time within which a return counts as prompt. The program may have to get its processor back first, from
+/// a lane's thread that its own packets have woken.
 const PROMPT: Duration = Duration::from_micros(60);
+/// The time within which an answer to what the lane's thread received counts as prompt. Before the program
+/// sees that in its memory, that thread sends what is owed and falls asleep.
+const ANSWER: Duration = Duration::from_micros(100);
 
 /// How reliably a program was prompt.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +112,7 @@ impl Answering {
         if packets > 0 {
             self.taken.get_or_insert(now);
         }
-        let by = self.taken.map(|taken| taken + PROMPT).filter(|_| self.trust.is_enough());
+        let by = self.taken.map(|taken| taken + ANSWER).filter(|_| self.trust.is_enough());
         match by {
             Some(by) if now < by => {
                 self.ack_by = Some(by);
@@ -140,7 +143,7 @@ impl Answering {
     #[inline]
     pub(super) fn posted(&mut self, now: Duration) {
         if let Some(taken) = self.taken.take() {
-            self.trust.judge(now.saturating_sub(taken) <= PROMPT);
+            self.trust.judge(now.saturating_sub(taken) <= ANSWER);
         }
     }
 }
@@ -154,7 +157,7 @@ mod tests {
         let (mut a, mut now) = (Answering::default(), Duration::from_secs(1));
         for _ in 0..times {
             assert!(!a.may_wait(now, 1));
-            now += PROMPT;
+            now += ANSWER;
             a.posted(now);
         }
         (a, now)
@@ -164,10 +167,10 @@ mod tests {
     fn an_acknowledgement_waits_for_an_answer_that_has_come_the_last_times() {
         let (mut a, mut now) = answering(Trust::ENOUGH);
         assert!(a.may_wait(now, 1));
-        assert_eq!(a.ack_by(), Some(now + PROMPT));
-        now += PROMPT / 2;
+        assert_eq!(a.ack_by(), Some(now + ANSWER));
+        now += ANSWER / 2;
         assert!(a.may_wait(now, 1), "another packet");
-        assert_eq!(a.ack_by(), Some(now + PROMPT / 2), "the first one's time counts");
+        assert_eq!(a.ack_by(), Some(now + ANSWER / 2), "the first one's time counts");
         a.posted(now);
         a.acknowledged();
         assert_eq!(a.ack_by(), None);
@@ -179,15 +182,15 @@ mod tests {
     fn an_acknowledgement_does_not_wait_for_an_answer_that_seldom_comes() {
         let (mut a, now) = answering(Trust::ENOUGH - 1);
         assert!(!a.may_wait(now, 1));
-        a.posted(now + PROMPT * 2);
+        a.posted(now + ANSWER * 2);
         assert!(!a.may_wait(now, 1), "late: the count begins anew");
 
         let (mut a, now) = answering(Trust::ENOUGH);
         assert!(!a.may_wait(now, FEW + 1), "a stream");
         assert!(a.may_wait(now, 1));
-        assert!(!a.may_wait(now + PROMPT, 0), "no answer came");
+        assert!(!a.may_wait(now + ANSWER, 0), "no answer came");
         a.acknowledged();
-        assert!(!a.may_wait(now + PROMPT * 2, 1), "and none is waited for");
+        assert!(!a.may_wait(now + ANSWER * 2, 1), "and none is waited for");
     }
 
     #[test]
