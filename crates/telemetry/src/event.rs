@@ -220,6 +220,25 @@ events! {
             /// The reason.
             cause: MigrationCause,
         },
+        /// A queue pair has changed to its alternate path, which is another UDP source port of the same
+        /// addresses.
+        #[event(
+            "migrated_to_port",
+            Warning,
+            "queue pair {qpn} migrates from source port {from} to {to} of {path}: {cause}"
+        )]
+        MigratedToPort {
+            /// The queue pair.
+            qpn: Qpn,
+            /// The addresses and the interface of both.
+            path: PathName,
+            /// The source port left.
+            from: u16,
+            /// The source port taken.
+            to: u16,
+            /// The reason.
+            cause: MigrationCause,
+        },
         /// Both ends of a connection have an alternate path loaded: either may migrate.
         #[event("migration_armed", Note, "queue pair {qpn} can migrate to {alternate}")]
         MigrationArmed {

@@ -1,7 +1,7 @@
 //! Records the path manager's decisions for the user.
 
 use polypath_paths::{PathAddress, PathEvent, PathId, PathKind, PathManager, Reason};
-use polypath_telemetry::{Event, InterfaceName, Micros, PathName, Qpn};
+use polypath_telemetry::{Event, InterfaceName, Micros, MigrationCause, PathName, Qpn};
 use polypath_transport::{MigrationNews, PeerId};
 use polypath_verbs::Error;
 
@@ -72,8 +72,8 @@ impl LaneIo {
 
     /// Records what happened to the two paths of a queue pair.
     pub(super) fn note_migration(&mut self, paths: &PathManager, qpn: u32, news: MigrationNews) {
-        let [primary, alternate] =
-            paths.both_paths(qpn).map(|path| path.map(|path| self.name_of(paths, path)));
+        let both = paths.both_paths(qpn);
+        let alternate = both[1].map(|path| self.name_of(paths, path));
         // The path set of a multi-path peer is none of the connection manager's business.
         if news == MigrationNews::PathSet || !paths.is_agreed(qpn) {
             self.paths.note(qpn, news);
@@ -81,12 +81,9 @@ impl LaneIo {
         }
         let qpn = Qpn(qpn);
         self.note(match news {
-            MigrationNews::Migrated(cause) => {
-                Event::Migrated { qpn, from: primary, to: alternate, cause }
-            }
+            MigrationNews::Migrated(cause) => self.migrated(paths, qpn, both, cause),
             MigrationNews::Moved { from, to, cause } => {
-                let [from, to] = [from, to].map(|path| Some(self.name_of(paths, path)));
-                Event::Migrated { qpn, from, to, cause }
+                self.migrated(paths, qpn, [from, to].map(Some), cause)
             }
             MigrationNews::PathSet => return,
             MigrationNews::Armed => Event::MigrationArmed { qpn, alternate },
@@ -95,6 +92,27 @@ impl LaneIo {
             // For the connection manager, which may know another path; the peer may only be late.
             MigrationNews::Unproven => return,
         });
+    }
+
+    /// The event of a migration from the first path to the second.
+    fn migrated(
+        &self,
+        paths: &PathManager,
+        qpn: Qpn,
+        both: [Option<PathId>; 2],
+        cause: MigrationCause,
+    ) -> Event {
+        let port =
+            |path| paths.path(path).or_else(|| self.last_address(path)).map(|a| a.source_port);
+        let [from, to] = both.map(|path| path.map(|path| self.name_of(paths, path)));
+        match (from, both.map(|path| path.and_then(port))) {
+            (Some(path), [Some(from_port), Some(to_port)])
+                if from == to && from_port != to_port =>
+            {
+                Event::MigratedToPort { qpn, path, from: from_port, to: to_port, cause }
+            }
+            _ => Event::Migrated { qpn, from, to, cause },
+        }
     }
 
     /// The name of a path. If the path has left the set, it is the one that packets were last sent by under
@@ -118,5 +136,35 @@ impl LaneIo {
             PathKind::Local { .. } => InterfaceName::new(polypath_topology::LOCAL),
         };
         PathName { local, remote, interface }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::lane::{still_io, still_paths};
+
+    #[test]
+    fn a_migration_names_the_ports_if_nothing_else_differs() {
+        let (mut io, mut paths) = (still_io(), still_paths(7));
+        let now = io.now;
+        let mut path = |last, flow_label| {
+            let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, last));
+            let options = polypath_paths::PathOptions { flow_label, ..Default::default() };
+            let path = paths.ud_path(now, local.into(), remote.into(), options).unwrap();
+            (path, paths.path(path).unwrap().source_port)
+        };
+        let [(from, from_port), (to, to_port), (far, _)] = [path(2, 1), path(2, 2), path(3, 1)];
+        for to in [to, far] {
+            let news = MigrationNews::Moved { from, to, cause: MigrationCause::Software };
+            io.note_migration(&paths, 7, news);
+        }
+        let said = io.journal.notes().map(|noted| noted.news.to_string()).collect::<Vec<_>>();
+        let remote = |last| IpAddr::from([10, 0, 0, last]).to_string();
+        let ports = format!("from source port {from_port} to {to_port} of ");
+        assert!(said[0].contains(&ports) && said[0].contains(&remote(2)), "{said:?}");
+        assert!(!said[1].contains("port") && said[1].contains(&remote(3)), "{said:?}");
     }
 }

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-/// The time within which a return counts as prompt. The program may have to get its processor back first, from
-/// a lane's thread that its own packets have woken.
+/// The time within which a return counts as prompt. The program may have to get its processor back first,
+/// from a lane's thread that its own packets have woken.
 const PROMPT: Duration = Duration::from_micros(60);
 /// The time within which an answer to what the lane's thread received counts as prompt. Before the program
 /// sees that in its memory, that thread sends what is owed and falls asleep.
