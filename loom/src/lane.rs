@@ -64,5 +64,7 @@ pub(crate) mod deeds;
 pub(crate) mod sleeper;
 #[path = "../../crates/engine/src/lane/stand_in.rs"]
 pub(crate) mod stand_in;
+#[path = "../../crates/engine/src/lane/trust.rs"]
+mod trust;
 #[path = "../../crates/engine/src/lane/watch.rs"]
 pub(crate) mod watch;

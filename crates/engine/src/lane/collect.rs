@@ -23,12 +23,9 @@ const PROMPT: Duration = Duration::from_micros(100);
 /// The length from which on a run shows what the program does afterwards. In shorter runs nothing
 /// waits.
 const RUN: u32 = 4;
-/// The number of prompt runs in a row that are needed before requests wait.
-const TRUST: u8 = 8;
 /// The number of prompt runs that one late run cancels.
 const LATE: u8 = 4;
-/// The largest number of prompt runs that is remembered.
-const TRUST_MAX: u8 = 16;
+type Trust = super::trust::Trust<LATE>;
 /// The largest number of posts that wait; the last one sends all of them.
 const POSTS: u32 = 32;
 /// The largest number of payload bytes that wait. With more, the cost of the system call does not
@@ -50,7 +47,7 @@ pub(super) struct Collector {
     posts: u32,
     bytes: usize,
     since: Duration,
-    trust: u8,
+    trust: Trust,
 }
 
 impl Collector {
@@ -69,7 +66,7 @@ impl Collector {
         self.last = now;
         self.taken = taken;
         self.run += 1;
-        let keeps = self.trust >= TRUST
+        let keeps = self.trust.is_enough()
             && self.follows
             && self.posts + 1 < POSTS
             && self.bytes + bytes <= BYTES;
@@ -87,8 +84,7 @@ impl Collector {
     /// Judges a run that is over: `prompt` tells whether the program polled promptly.
     #[inline]
     fn judge(&mut self, prompt: bool) {
-        self.trust =
-            if prompt { (self.trust + 1).min(TRUST_MAX) } else { self.trust.saturating_sub(LATE) };
+        self.trust.judge(prompt);
         self.run = 0;
     }
 
@@ -130,7 +126,7 @@ impl Collector {
     /// time, the program did not poll promptly.
     pub(super) fn left(&mut self, now: Duration) {
         if self.waits() && now >= self.since + COLLECT_MAX {
-            self.trust = 0;
+            self.trust.lose();
         }
     }
 }
@@ -165,7 +161,7 @@ mod tests {
 
     #[test]
     fn nothing_waits_before_the_program_has_been_prompt_for_some_runs() {
-        let (mut c, mut now) = prompt(TRUST - 1);
+        let (mut c, mut now) = prompt(Trust::ENOUGH - 1);
         assert_eq!(run(&mut c, &mut now, 8), 0);
         c.polled(now, 0);
         assert_eq!(run(&mut c, &mut now, 8), 7, "the first has left");
@@ -175,7 +171,7 @@ mod tests {
     #[test]
     fn a_poll_that_finds_completions_is_as_good_as_one_that_drives_the_lane() {
         let (mut c, mut now) = (Collector::default(), Duration::from_secs(1));
-        for polls in 1..=u64::from(TRUST) {
+        for polls in 1..=u64::from(Trust::ENOUGH) {
             assert_eq!(run(&mut c, &mut now, RUN), 0);
             c.keeps(now, 64, polls);
             c.leaves();
@@ -196,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_may_be_an_answer_leaves_at_once() {
-        let (mut c, mut now) = prompt(TRUST_MAX);
+        let (mut c, mut now) = prompt(Trust::MOST);
         assert_eq!(run(&mut c, &mut now, 1), 0, "behind a poll");
         c.received();
         assert_eq!(run(&mut c, &mut now, 1), 0, "behind a packet");
@@ -209,7 +205,7 @@ mod tests {
 
     #[test]
     fn so_many_leave_together_and_large_ones_at_once() {
-        let (mut c, mut now) = prompt(TRUST_MAX);
+        let (mut c, mut now) = prompt(Trust::MOST);
         assert_eq!(run(&mut c, &mut now, POSTS), POSTS - 1);
         assert_eq!(run(&mut c, &mut now, 1), 0, "the last takes all along");
         assert!(!c.keeps(now, BYTES + 1, 0));
@@ -223,7 +219,7 @@ mod tests {
         let late: [fn(&mut Collector, Duration); 2] =
             [|c, now| c.polled(now + PROMPT * 2, 0), |c, now| c.left(now + COLLECT_MAX)];
         for late in late {
-            let (mut c, mut now) = prompt(TRUST_MAX);
+            let (mut c, mut now) = prompt(Trust::MOST);
             let mut waited = 0;
             while run(&mut c, &mut now, RUN) > 0 {
                 late(&mut c, now);
@@ -237,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_the_lane_s_thread_sends_in_good_time_costs_no_trust() {
-        let (mut c, mut now) = prompt(TRUST);
+        let (mut c, mut now) = prompt(Trust::ENOUGH);
         assert_eq!(run(&mut c, &mut now, 3), 2);
         c.left(now);
         c.leaves();

@@ -30,6 +30,7 @@ pub(crate) mod send_errors;
 mod sleeper;
 mod stand_in;
 pub(crate) mod streams;
+mod trust;
 mod vain;
 mod waker;
 mod watch;

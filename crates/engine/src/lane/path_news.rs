@@ -102,8 +102,7 @@ impl LaneIo {
         both: [Option<PathId>; 2],
         cause: MigrationCause,
     ) -> Event {
-        let port =
-            |path| paths.path(path).or_else(|| self.last_address(path)).map(|a| a.source_port);
+        let port = |path| self.known_address(paths, path).map(|address| address.source_port);
         let [from, to] = both.map(|path| path.map(|path| self.name_of(paths, path)));
         match (from, both.map(|path| path.and_then(port))) {
             (Some(path), [Some(from_port), Some(to_port)])
@@ -115,10 +114,19 @@ impl LaneIo {
         }
     }
 
-    /// The name of a path. If the path has left the set, it is the one that packets were last sent by under
-    /// its number; if there were none, the number takes the interface's place.
+    /// The address of a path. If the path has left the set, it is the one that packets were last sent by
+    /// under its number.
+    fn known_address<'a>(
+        &'a self,
+        paths: &'a PathManager,
+        path: PathId,
+    ) -> Option<&'a PathAddress> {
+        paths.path(path).or_else(|| self.last_address(path))
+    }
+
+    /// The name of a path. If its address is not known, the number takes the interface's place.
     fn name_of(&self, paths: &PathManager, path: PathId) -> PathName {
-        paths.path(path).or_else(|| self.last_address(path)).map_or_else(
+        self.known_address(paths, path).map_or_else(
             || PathName {
                 local: std::net::Ipv4Addr::UNSPECIFIED.into(),
                 remote: std::net::Ipv4Addr::UNSPECIFIED.into(),

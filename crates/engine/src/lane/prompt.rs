@@ -10,34 +10,15 @@ use std::time::Duration;
 /// The time within which a return counts as prompt. The program may have to get its processor back first,
 /// from a lane's thread that its own packets have woken.
 const PROMPT: Duration = Duration::from_micros(60);
-/// The time within which an answer to what the lane's thread received counts as prompt. Before the program
-/// sees that in its memory, that thread sends what is owed and falls asleep.
+/// The time within which an answer to what brought no completion counts as prompt. Before the program sees in
+/// its memory what the lane's thread received, that thread sends what is owed and falls asleep.
 const ANSWER: Duration = Duration::from_micros(100);
 
-/// How reliably a program was prompt.
-#[derive(Clone, Copy, Debug, Default)]
-struct Trust(u8);
-
-impl Trust {
-    /// The number of prompt returns or answers after which acknowledgements wait.
-    const ENOUGH: u8 = 8;
-    /// The number of those that a late one cancels, and the largest number that is remembered. A program
-    /// that shares its processor is late now and then. If that ended the waiting, the next acknowledgement
-    /// would go before its answer, and by that make the peer's program late, too.
-    const LATE: u8 = 8;
-    const MOST: u8 = 16;
-
-    #[inline]
-    fn judge(&mut self, prompt: bool) {
-        self.0 =
-            if prompt { (self.0 + 1).min(Self::MOST) } else { self.0.saturating_sub(Self::LATE) };
-    }
-
-    #[inline]
-    fn is_enough(self) -> bool {
-        self.0 >= Self::ENOUGH
-    }
-}
+/// The number of prompt returns or answers that a late one cancels. A program that shares its processor is
+/// late now and then. If that ended the waiting, the next acknowledgement would go before its answer, and by
+/// that make the peer's program late, too.
+const LATE: u8 = 8;
+type Trust = super::trust::Trust<LATE>;
 
 /// A program that polls, and how promptly it came back after it had got completions.
 #[derive(Debug, Default)]
@@ -222,10 +203,7 @@ mod tests {
         };
         (0..Trust::MOST).for_each(|_| _ = back(PROMPT));
         assert!(back(PROMPT * 2), "late once");
-        assert!(
-            (0..Trust::LATE).all(|_| back(PROMPT)) && back(PROMPT * 2),
-            "and much later once more"
-        );
+        assert!((0..LATE).all(|_| back(PROMPT)) && back(PROMPT * 2), "and much later once more");
         assert!(!back(PROMPT * 2), "late twice in a row");
     }
 

@@ -1,4 +1,5 @@
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 
 use super::*;
 use crate::lane::deeds::BUSY_POLLS;
@@ -7,12 +8,16 @@ use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX, WATCH_MIN};
 /// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
+/// A sleeper that waits for a socket, and the socket's other end.
+fn beside_a_socket() -> (Sleeper, Watch, UnixDatagram, UnixDatagram) {
+    let (socket, sender) = UnixDatagram::pair().unwrap();
+    (Sleeper::new(None).unwrap(), Watch::new(Duration::ZERO), socket, sender)
+}
+
 #[test]
 fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {
-    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (sleeper, mut watch, socket, sender) = beside_a_socket();
     let fd = socket.as_raw_fd();
-    let sleeper = Sleeper::new(None).unwrap();
-    let mut watch = Watch::new(Duration::ZERO);
     let before = sleeper.deeds();
     sender.send(b"a packet").unwrap();
     sleeper.took();
@@ -27,10 +32,8 @@ fn a_program_that_posts_very_much_after_each_poll_is_left_alone() {
 
 #[test]
 fn what_is_collected_is_sent_by_the_thread_when_its_time_is_over() {
-    let (socket, _sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (sleeper, mut watch, socket, _sender) = beside_a_socket();
     let fd = socket.as_raw_fd();
-    let sleeper = Sleeper::new(None).unwrap();
-    let mut watch = Watch::new(Duration::ZERO);
     let rest = |watch: &mut Watch| sleeper.rest(Some(fd), clock::now(), FOR_EVER, watch);
     sleeper.collected(clock::now());
     assert!(sleeper.is_collecting());
@@ -79,10 +82,8 @@ fn a_thread_that_looks_in_vain_stops_to_look_and_is_woken_again() {
 
 #[test]
 fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
-    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (sleeper, mut watch, socket, sender) = beside_a_socket();
     let fd = socket.as_raw_fd();
-    let sleeper = Sleeper::new(None).unwrap();
-    let mut watch = Watch::new(Duration::ZERO);
     sender.send(b"a packet").unwrap();
     sleeper.collected(clock::now());
     sleeper.sent();
@@ -96,10 +97,8 @@ fn a_program_whose_posts_are_collected_is_left_alone_while_it_polls_at_all() {
 
 #[test]
 fn a_thread_that_watches_sleeps_on_while_a_thread_that_polls_is_in_the_lane() {
-    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (sleeper, mut watch, socket, sender) = beside_a_socket();
     let fd = socket.as_raw_fd();
-    let sleeper = Sleeper::new(None).unwrap();
-    let mut watch = Watch::new(Duration::ZERO);
     let begun = clock::now();
     watch.watch_socket(begun);
     sleeper.polled();
@@ -115,10 +114,8 @@ fn a_thread_that_watches_sleeps_on_while_a_thread_that_polls_is_in_the_lane() {
 
 #[test]
 fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_does() {
-    let (socket, sender) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (sleeper, mut watch, socket, sender) = beside_a_socket();
     let fd = socket.as_raw_fd();
-    let sleeper = Sleeper::new(None).unwrap();
-    let mut watch = Watch::new(Duration::ZERO);
     let second = Duration::from_secs(1);
     (0..BUSY_POLLS).for_each(|_| sleeper.polled());
     let none = Deeds::default();
