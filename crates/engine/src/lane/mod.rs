@@ -90,6 +90,8 @@ pub(crate) struct State {
     vain: Vain,
     /// When a thread last looked for packets.
     received_at: Duration,
+    /// The number of packets handled since acknowledgements were last sent.
+    unacknowledged: u32,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -583,6 +585,7 @@ impl State {
             collector: Collector::default(),
             vain: Vain::default(),
             received_at: Duration::ZERO,
+            unacknowledged: 0,
             groups: Groups::default(),
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
     if received.parse_with(|packet| dispatch(state, packet, received)).is_err() {
         state.io.drops.malformed += 1;
     }
+    state.handled();
 }
 
 /// Passes a packet to the lane, and a multicast packet to each queue pair that listens.

@@ -9,6 +9,9 @@ use crate::lane::{State, receive};
 /// The number of batches received before queue pairs get a turn to send.
 const MAX_BATCHES: usize = 4;
 
+/// The number of packets after which acknowledgements do not wait for the end of a batch.
+const ACKNOWLEDGE_PACKETS: u32 = 48;
+
 /// The thread that drives the lane for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
@@ -52,8 +55,21 @@ impl State {
     /// Sends the acknowledgements that are owed.
     #[inline]
     pub(super) fn acknowledge(&mut self) {
+        self.unacknowledged = 0;
         self.answering.acknowledged();
         self.core.acknowledge(&mut self.io);
+    }
+
+    /// Notes that a packet was handled. If many were since acknowledgements were last
+    /// sent, those that are owed go out at once: the senders would otherwise stand still with full windows
+    /// until all that has arrived is handled, and this thread until they have sent again.
+    #[inline]
+    pub(super) fn handled(&mut self) {
+        self.unacknowledged += 1;
+        if self.unacknowledged >= ACKNOWLEDGE_PACKETS && self.core.owes_acks() {
+            self.acknowledge();
+            self.flush();
+        }
     }
 
     /// Sends what is queued.
