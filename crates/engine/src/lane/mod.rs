@@ -28,6 +28,7 @@ mod receive;
 mod round;
 pub(crate) mod send_errors;
 mod sleeper;
+mod socket_turns;
 mod stand_in;
 pub(crate) mod streams;
 mod trust;
@@ -65,6 +66,7 @@ use multicast::Groups;
 use prompt::{Answering, Promptness};
 use round::Driver;
 use sleeper::{Sleeper, Woken};
+use socket_turns::SocketTurns;
 use vain::Vain;
 #[cfg(test)]
 pub(crate) use waker::Waker;
@@ -88,6 +90,7 @@ pub(crate) struct State {
     answering: Answering,
     collector: Collector,
     vain: Vain,
+    socket_turns: SocketTurns,
     /// When a thread last looked for packets.
     received_at: Duration,
     /// The number of packets handled since acknowledgements were last sent.
@@ -584,6 +587,7 @@ impl State {
             answering: Answering::default(),
             collector: Collector::default(),
             vain: Vain::default(),
+            socket_turns: SocketTurns::default(),
             received_at: Duration::ZERO,
             unacknowledged: 0,
             groups: Groups::default(),

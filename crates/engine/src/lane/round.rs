@@ -83,7 +83,7 @@ impl State {
         let now = self.begin();
         self.prompt.back(now);
         (self.io.completions, self.io.awaited) = (0, false);
-        let received = self.receive(driver != Driver::Program);
+        let received = self.receive(driver);
         self.received_at = now;
         if received > 0 && driver != Driver::Post {
             self.collector.received();
@@ -146,22 +146,29 @@ impl State {
         }
     }
 
-    /// Receives packets. If `all` is false, a thread that polls gets completions before more is
-    /// received.
-    fn receive(&mut self, all: bool) -> usize {
+    /// Receives packets. A thread that polls gets completions before more is received.
+    fn receive(&mut self, driver: Driver) -> usize {
         let Some(mut receivers) = self.receivers.take() else { return 0 };
+        let (now, polls) = (self.core.now(), driver == Driver::Program);
         let mut total = 0;
-        if let Some(udp) = &mut receivers.udp {
-            total = self.take_in(all, |state| {
+        if let Some(udp) = &mut receivers.udp
+            && (!polls || self.socket_turns.is_due(now))
+        {
+            total = self.take_in(!polls, |state| {
                 (udp.receive(&mut |datagram| receive::datagram(state, datagram)), udp.more())
             });
+            self.socket_turns.looked(now, total);
         }
         for medium in &mut receivers.more {
-            total += self.take_in(all, |state| {
+            let got = self.take_in(!polls, |state| {
                 let now = state.core.now();
                 let got = medium.receive(now, &mut |packet| receive::datagram(state, packet));
                 (got, medium.more())
             });
+            if got > 0 {
+                self.socket_turns.others(now);
+                total += got;
+            }
         }
         self.receivers = Some(receivers);
         total

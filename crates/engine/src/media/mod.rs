@@ -22,6 +22,8 @@ mod pair;
 #[allow(unsafe_code)]
 mod payload;
 mod received;
+#[cfg(test)]
+mod run;
 mod start;
 pub(crate) mod tcp;
 #[cfg(test)]

@@ -18,6 +18,15 @@ pub(super) enum Cursor<'a> {
     Memory { segments: &'a [Segment], skip: u32 },
 }
 
+/// A piece of a payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Piece<'a> {
+    /// Bytes that the queue pair holds itself.
+    Bytes(&'a [u8]),
+    /// Memory that was checked.
+    Memory(Segment),
+}
+
 impl<'a> Cursor<'a> {
     pub(super) fn new(payload: &Payload<'a, Segment>) -> Self {
         match *payload {
@@ -49,19 +58,38 @@ impl<'a> Cursor<'a> {
 
     /// Copies the next bytes until `out` is full. Returns false if they can't be read.
     #[inline]
-    pub(super) fn copy(&mut self, mut out: &mut [u8]) -> bool {
+    pub(super) fn copy(&mut self, out: &mut [u8]) -> bool {
+        let mut at = 0;
+        self.each(out.len(), |piece| match piece {
+            Piece::Bytes(bytes) => {
+                out[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+                true
+            }
+            Piece::Memory(segment) => {
+                let copied = memory::copy_out(segment, &mut out[at..]);
+                copied.inspect(|n| at += n).is_ok()
+            }
+        })
+    }
+
+    /// Takes the next `len` bytes, or as many as there are, and calls `f` with each piece of them, in order.
+    /// Ends, and returns false, as soon as `f` returns that a piece can't be read.
+    #[inline]
+    pub(super) fn each(&mut self, len: usize, mut f: impl FnMut(Piece<'a>) -> bool) -> bool {
         if let Self::Bytes(bytes) = self {
-            let len = bytes.len().min(out.len());
-            let (now, later) = bytes.split_at(len);
-            out[..len].copy_from_slice(now);
+            let (now, later) = bytes.split_at(bytes.len().min(len));
             *bytes = later;
-            return true;
+            return f(Piece::Bytes(now));
         }
-        while !out.is_empty()
-            && let Some(piece) = self.next(out.len() as u32)
+        let mut left = len;
+        while left > 0
+            && let Some(segment) = self.next(left as u32)
         {
-            let Ok(n) = memory::copy_out(piece, out) else { return false };
-            out = &mut out[n..];
+            if !f(Piece::Memory(segment)) {
+                return false;
+            }
+            left -= segment.bytes();
         }
         true
     }

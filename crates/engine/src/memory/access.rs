@@ -55,14 +55,16 @@ fn store_in_pages(segment: Segment, data: &[u8]) -> Result<(), Fault> {
     each_piece(segment, len, |piece, at| store(piece, &data[at..][..piece.bytes()]))
 }
 
-/// Does the same as [`copy_out`] piece by piece.
+/// Does the same as [`copy_out_to`] piece by piece.
+///
+/// # Safety
+/// As for [`copy_out_to`].
 #[cold]
-fn copy_out_of_pages(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
-    let len = out.len().min(segment.bytes());
+unsafe fn copy_out_of_pages(segment: Segment, out: *mut u8, len: usize) -> Result<(), Fault> {
     each_piece(segment, len, |piece, at| {
-        copy_out(piece, &mut out[at..][..piece.bytes()]).map(drop)
-    })?;
-    Ok(len)
+        // SAFETY: the piece begins `at` bytes after the segment and ends within its first `len` bytes.
+        unsafe { copy_out_to(piece, out.add(at), piece.bytes()) }
+    })
 }
 
 /// Calls a function for each piece of a segment that lies in pages, in order.
@@ -132,18 +134,34 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
 /// [`Fault::Gone`]; some bytes may have been copied.
 #[inline]
 pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
-    if segment.is_listed() {
-        return copy_out_of_pages(segment, out);
-    }
     let len = out.len().min(segment.bytes());
-    if len == 0 {
-        return Ok(0);
+    // SAFETY: `out` is a buffer of the engine's, never registered memory, and has `len` bytes.
+    unsafe { copy_out_to(segment, out.as_mut_ptr(), len) }?;
+    Ok(len)
+}
+
+/// Copies the first `len` bytes of checked memory, which has as many, to where `out` points.
+///
+/// # Errors
+/// [`Fault::Gone`]; some bytes may have been copied.
+///
+/// # Safety
+/// `len` bytes are writable at `out`, and they are not registered memory.
+#[inline]
+pub unsafe fn copy_out_to(segment: Segment, out: *mut u8, len: usize) -> Result<(), Fault> {
+    let len = len.min(segment.bytes());
+    if segment.is_listed() {
+        // SAFETY: as promised by the caller.
+        return unsafe { copy_out_of_pages(segment, out, len) };
     }
-    let (src, dst) = (segment.addr() as *const u8, out.as_mut_ptr());
+    if len == 0 {
+        return Ok(());
+    }
+    let src = segment.addr() as *const u8;
     // SAFETY: the segment was checked: if memory is present, it is readable memory of this process.
-    // `out` is our buffer, never registered memory. The copy may end at any byte.
-    let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, dst, len)) };
-    if done { Ok(len) } else { Err(Fault::Gone) }
+    // `out` is none of it, as the caller promises. The copy may end at any byte.
+    let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, out, len)) };
+    if done { Ok(()) } else { Err(Fault::Gone) }
 }
 
 /// Executes an atomic operation on checked memory and returns the previous value in native byte

@@ -58,7 +58,7 @@ mod table;
 mod tests;
 mod window;
 
-pub use access::{atomic, atomic_write, copy_out, make_visible, store};
+pub use access::{atomic, atomic_write, copy_out, copy_out_to, make_visible, store};
 pub use cache::KeyCache;
 pub use device::{DeviceBytes, DmaBuf};
 pub(crate) use guard::guarded;

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::SealFlags;
 
+use crate::memory::{self, Segment};
+
 /// Shared memory, mapped into this process.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
@@ -98,6 +100,16 @@ impl SharedMemory {
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
         }
+    }
+
+    /// Copies checked memory of this process into the memory. Returns false if it can't be read.
+    #[inline]
+    pub(super) fn write_segment(&self, at: usize, segment: Segment) -> bool {
+        let len = segment.bytes();
+        assert!(len <= self.len && at <= self.len - len, "bytes within the memory");
+        // SAFETY: the destination is within the mapping, which is not registered memory: only this module
+        // knows where it is. For the other process holds what `write` says.
+        unsafe { memory::copy_out_to(segment, self.start.as_ptr().add(at), len) }.is_ok()
     }
 
     /// Copies bytes out of the memory. Any bytes may come out, so look at the copy only.

@@ -95,6 +95,15 @@ impl Ring {
     }
 }
 
+/// Room for a packet in the ring.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Where in the memory the packet begins.
+    pub(super) at: usize,
+    /// The tail after it.
+    end: u64,
+}
+
 /// The end that writes.
 #[derive(Debug)]
 pub(super) struct Producer {
@@ -109,10 +118,50 @@ impl Producer {
         Self { ring, tail: 0, head: 0 }
     }
 
-    /// Writes a packet, which the reader sees at once. Returns false if there is no room.
+    /// Makes room for a packet of `len` bytes. What is written there is seen by the reader when it is
+    /// [told](Self::tell), and is lost if another room is made before. Returns `None` if there is no room.
     ///
     /// # Errors
     /// The reader pretends to have read more than was written.
+    pub(super) fn room(
+        &mut self,
+        memory: &SharedMemory,
+        src: IpAddr,
+        dst: IpAddr,
+        len: usize,
+    ) -> Result<Option<Room>, Broken> {
+        if len > PACKET_BYTES {
+            return Ok(None);
+        }
+        let need = record(len);
+        let (mut at, to_end) = self.ring.place(self.tail);
+        let skipped = if to_end < need { to_end } else { 0 };
+        if !self.has_room(memory, skipped + need)? {
+            return Ok(None);
+        }
+        if skipped > 0 {
+            memory.write(at, &MARK.to_ne_bytes());
+            at = self.ring.place(0).0;
+        }
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+        header[8..24].copy_from_slice(&gid_of(src));
+        header[24..].copy_from_slice(&gid_of(dst));
+        memory.write(at, &header);
+        Ok(Some(Room { at: at + HEADER, end: self.tail + (skipped + need) as u64 }))
+    }
+
+    /// Tells the reader that a packet was written.
+    pub(super) fn tell(&mut self, memory: &SharedMemory, room: Room) {
+        debug_assert!(room.end > self.tail, "room that was made since the last packet");
+        self.tail = room.end;
+        memory.word(self.ring.from + TAIL).store(self.tail, Ordering::Release);
+    }
+
+    /// Writes a packet, which the reader sees at once. Returns false if there is no room.
+    ///
+    /// # Errors
+    /// Those of [`room`](Self::room).
     pub(super) fn push(
         &mut self,
         memory: &SharedMemory,
@@ -120,27 +169,9 @@ impl Producer {
         dst: IpAddr,
         packet: &[u8],
     ) -> Result<bool, Broken> {
-        if packet.len() > PACKET_BYTES {
-            return Ok(false);
-        }
-        let need = record(packet.len());
-        let (mut at, to_end) = self.ring.place(self.tail);
-        let skipped = if to_end < need { to_end } else { 0 };
-        if !self.has_room(memory, skipped + need)? {
-            return Ok(false);
-        }
-        if skipped > 0 {
-            memory.write(at, &MARK.to_ne_bytes());
-            at = self.ring.place(0).0;
-        }
-        let mut header = [0; HEADER];
-        header[..4].copy_from_slice(&(packet.len() as u32).to_ne_bytes());
-        header[8..24].copy_from_slice(&gid_of(src));
-        header[24..].copy_from_slice(&gid_of(dst));
-        memory.write(at, &header);
-        memory.write(at + HEADER, packet);
-        self.tail += (skipped + need) as u64;
-        memory.word(self.ring.from + TAIL).store(self.tail, Ordering::Release);
+        let Some(room) = self.room(memory, src, dst, packet.len())? else { return Ok(false) };
+        memory.write(room.at, packet);
+        self.tell(memory, room);
         Ok(true)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, PathKind};
+use polypath_transport::{Burst, Segment as _, Unread};
 use rustix::fs::SealFlags;
 
 use super::channel::Channel;
@@ -12,7 +13,10 @@ use super::memory::SharedMemory;
 use super::ring::{BYTES, Broken, CHANNEL_BYTES, Consumer, Producer, Ring};
 use super::*;
 use crate::lane::Waker;
-use crate::media::{FlowFault, Seal};
+use crate::media::gather::packets;
+use crate::media::run::Run;
+use crate::media::{FlowFault, FlowHandle, Seal};
+use crate::memory::Segment;
 
 const NOW: Duration = Duration::from_secs(1);
 
@@ -52,8 +56,8 @@ impl End {
         ends
     }
 
-    /// Sends a packet to the lane with the other slot.
-    fn send(&mut self, packet: &[u8]) -> crate::media::Flushed {
+    /// Opens a flow to the lane with the other slot.
+    fn open(&mut self) -> FlowHandle {
         let address = PathAddress {
             kind: PathKind::Local { slot: 3 - self.slot },
             local: ip(self.slot),
@@ -64,7 +68,12 @@ impl End {
             hop_limit: 64,
             flow_label: 0,
         };
-        let flow = self.tx.open(&address, 7).unwrap();
+        self.tx.open(&address, 7).unwrap()
+    }
+
+    /// Sends a packet to the lane with the other slot.
+    fn send(&mut self, packet: &[u8]) -> crate::media::Flushed {
+        let flow = self.open();
         self.tx.send_packet(NOW, flow, packet, Seal::Right);
         let done = self.tx.flush(NOW);
         assert_eq!(self.tx.sent_bytes(flow), done.sent_bytes);
@@ -264,6 +273,94 @@ fn packets_go_both_ways_and_damaged_ones_do_not_arrive() {
     one.send(b"there");
     other.send(b"back");
     assert_eq!((one.receive(), other.receive()), (vec![b"back".to_vec()], vec![b"there".to_vec()]));
+}
+
+/// Sends a burst to the lane with the other slot.
+fn send_burst(end: &mut End, burst: &Burst<'_, Segment>) -> Result<(), Unread> {
+    let flow = end.open();
+    let sent = end.tx.send(NOW, flow, burst);
+    end.tx.close(flow);
+    sent
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_burst_arrives_as_its_packets_as_far_as_there_is_room_for_it() {
+    const PACKETS: u32 = 300;
+    let data: Vec<u8> = (0..PACKETS * 4096 - 3).map(|n| (n >> 3) as u8).collect();
+    // SAFETY: within `data`, which stays.
+    let segments = [(0, 5000), (5000, data.len() - 5000)]
+        .map(|(at, len)| unsafe { Segment::assume(data[at..].as_ptr(), len as u32) });
+    let run = Run::new(PACKETS, 4096, 3);
+    let mut expected = Vec::new();
+    packets(&run.burst(&segments), |_, packet, _| expected.push(packet.to_vec())).unwrap();
+    let [mut one, mut other] = End::pair();
+    for round in 0..8 {
+        assert_eq!(send_burst(&mut one, &run.burst(&segments)), Ok(()));
+        let done = one.tx.flush(NOW);
+        assert_eq!((done.sent + done.dropped, done.sent > 200), (PACKETS, true), "{round}");
+        let mut got = Vec::new();
+        while got.len() < done.sent as usize {
+            got.append(&mut other.receive());
+        }
+        assert!(got == expected[..got.len()], "{round}");
+    }
+    // A shorter one fits.
+    let run = Run::new(2, 4096, 0);
+    let segments = [segments[0].part(0, 4100)];
+    assert_eq!(send_burst(&mut one, &run.burst(&segments)), Ok(()));
+    assert_eq!(one.tx.flush(NOW).sent, 2);
+    let got = other.receive();
+    assert_eq!((&got[0][12..], &got[1][12..]), (&data[..4096], &data[4096..4100]));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn what_can_t_be_read_is_left_out_and_the_ring_goes_on() {
+    let [mut one, mut other] = End::pair();
+    let data = [7; 100];
+    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
+    let segments = unsafe {
+        [
+            Segment::assume(data.as_ptr(), 100),
+            Segment::assume(std::ptr::without_provenance(64), 100),
+        ]
+    };
+    let table = crate::memory::MemoryTable::new();
+    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
+    let run = Run::new(2, 100, 0);
+    assert_eq!(send_burst(&mut one, &run.burst(&segments)), Err(Unread { sent: 1 }));
+    assert_eq!(one.tx.flush(NOW).sent, 1);
+    assert_eq!(one.send(&[9; 20]).sent, 1);
+    let got = other.receive();
+    assert_eq!((got.len(), got[0].len(), &got[1][..]), (2, 112, &[9; 20][..]));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_burst_without_a_channel_or_into_a_broken_ring_has_failed_as_a_whole() {
+    let data = [7; 200];
+    // SAFETY: within `data`, which stays.
+    let segments = [unsafe { Segment::assume(data.as_ptr(), 200) }];
+    let run = Run::new(2, 100, 0);
+    let sent = |end: &mut End| {
+        let flow = end.open();
+        assert_eq!(end.tx.send(NOW, flow, &run.burst(&segments)), Ok(()));
+        let (done, errors) = (end.tx.flush(NOW), end.tx.take_errors());
+        end.tx.close(flow);
+        (done.sent, done.dropped, errors.first().map(|error| (error.kind, error.packets)))
+    };
+    let refused = |errno| (0, 2, Some((FlowFault::Refused(errno), 2)));
+    let mut end = End::new(1);
+    assert_eq!(sent(&mut end), refused(libc::ENOTCONN));
+    let [one, other] = channel();
+    end.exchange.add(one).unwrap();
+    // The other end says that it has read more than there was, which counts when the ring seems full.
+    other.memory.word(128).store(1 << 40, std::sync::atomic::Ordering::Release);
+    let fits = (0..BYTES).find(|_| sent(&mut end).0 < 2);
+    assert!(fits.is_some_and(|count| count > 1000), "{fits:?}");
+    assert_eq!(end.exchange.take_over(), [2]);
+    assert_eq!(sent(&mut end), refused(libc::ENOTCONN));
 }
 
 #[test]

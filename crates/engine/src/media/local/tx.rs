@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, PathKind};
+use polypath_transport::{Burst, Unread};
+use polypath_wire::MAX_HEADERS_LEN;
 
 use super::PACKET_BYTES;
 use super::channel::Channel;
 use super::exchange::Exchange;
-use super::ring::Producer;
+use super::ring::{Broken, Producer};
 use crate::media::open_flows::OpenFlows;
+use crate::media::payload::{Cursor, Piece};
 use crate::media::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal, Tx};
+use crate::memory::Segment;
 
 /// Where the packets of a flow go.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +64,38 @@ impl LocalTx {
     }
 }
 
+/// The fault of a packet that finds no room in the ring.
+const FULL: FlowFault = FlowFault::Congested(libc::ENOBUFS);
+
+impl LocalTx {
+    /// The line of an open flow. If there is none, this many packets of the flow have failed.
+    #[inline]
+    fn line(&mut self, handle: FlowHandle, packets: u32) -> Option<(Flow, &mut Line)> {
+        if self.version != self.exchange.version() {
+            self.renew();
+        }
+        let flow = self.flows.ends(handle)?;
+        let Self { lines, flows, .. } = self;
+        let line = lines.iter_mut().find(|l| l.channel.slot == flow.slot && l.channel.works());
+        if line.is_none() {
+            (0..packets).for_each(|_| flows.failed(handle, FlowFault::Refused(libc::ENOTCONN)));
+        }
+        line.map(|line| (flow, line))
+    }
+
+    /// Counts a packet that found its ring broken, and gives the channel up.
+    #[cold]
+    fn broken(&mut self, handle: FlowHandle, Broken: Broken) {
+        if let Some(Flow { slot, .. }) = self.flows.ends(handle)
+            && let Some(line) = self.lines.iter().find(|line| line.channel.slot == slot)
+        {
+            let channel = line.channel.clone();
+            self.exchange.remove(&channel, "its ring is broken");
+        }
+        self.flows.failed(handle, FlowFault::Refused(libc::EPROTO));
+    }
+}
+
 impl Tx for LocalTx {
     fn capabilities(&self) -> Capabilities {
         // A full ring drops packets, so it is not lossless.
@@ -88,26 +124,78 @@ impl Tx for LocalTx {
         if seal == Seal::Wrong {
             return;
         }
-        if self.version != self.exchange.version() {
-            self.renew();
-        }
-        let Some(Flow { slot, src, dst }) = self.flows.ends(handle) else { return };
-        let line = self.lines.iter_mut().find(|l| l.channel.slot == slot && l.channel.works());
-        let Some(line) = line else {
-            return self.flows.failed(handle, FlowFault::Refused(libc::ENOTCONN));
-        };
-        match line.producer.push(&line.channel.memory, src, dst, packet) {
+        let Some((Flow { src, dst, .. }, line)) = self.line(handle, 1) else { return };
+        let Line { channel, producer, .. } = line;
+        let pushed = producer.push(&channel.memory, src, dst, packet);
+        match pushed {
             Ok(true) => {
                 line.written = true;
                 self.flows.sent(handle, packet.len());
             }
-            Ok(false) => self.flows.failed(handle, FlowFault::Congested(libc::ENOBUFS)),
-            Err(_) => {
-                let channel = line.channel.clone();
-                self.exchange.remove(&channel, "its ring is broken");
-                self.flows.failed(handle, FlowFault::Refused(libc::EPROTO));
-            }
+            Ok(false) => self.flows.failed(handle, FULL),
+            Err(broken) => self.broken(handle, broken),
         }
+    }
+
+    /// Writes headers and payload straight into the ring.
+    fn send(
+        &mut self,
+        _now: Duration,
+        handle: FlowHandle,
+        burst: &Burst<'_, Segment>,
+    ) -> Result<(), Unread> {
+        let Some((Flow { src, dst, .. }, line)) = self.line(handle, burst.packets) else {
+            return Ok(());
+        };
+        let Line { channel, producer, written } = line;
+        let memory = &channel.memory;
+        let mut cursor = Cursor::new(&burst.payload);
+        let (mut sent, mut bytes, mut end) = (0, 0, Ok(true));
+        let mut unread = false;
+        while sent < burst.packets {
+            let headers = burst.headers(sent);
+            let mut head = [0; MAX_HEADERS_LEN];
+            let from = headers.emit(&mut head);
+            let (payload, pad) = (burst.range(sent).len(), usize::from(headers.bth.pad));
+            let len = from + payload + pad;
+            let room = match producer.room(memory, src, dst, len) {
+                Ok(Some(room)) => room,
+                other => {
+                    end = other.map(|_| false);
+                    break;
+                }
+            };
+            memory.write(room.at, &head[..from]);
+            let mut at = room.at + from;
+            unread = !cursor.each(payload, |piece| match piece {
+                Piece::Bytes(bytes) => {
+                    memory.write(at, bytes);
+                    at += bytes.len();
+                    true
+                }
+                Piece::Memory(segment) => {
+                    let read = memory.write_segment(at, segment);
+                    at += segment.bytes();
+                    read
+                }
+            });
+            if unread {
+                break;
+            }
+            memory.write(at, &[0; 3][..pad]);
+            producer.tell(memory, room);
+            *written = true;
+            (sent, bytes) = (sent + 1, bytes + len);
+        }
+        self.flows.all_sent(handle, sent, bytes);
+        match end {
+            _ if unread => return Err(Unread { sent }),
+            Ok(true) => {}
+            // What did not fit is lost, as are packets that a queue has no room for.
+            Ok(false) => (sent..burst.packets).for_each(|_| self.flows.failed(handle, FULL)),
+            Err(broken) => (sent..burst.packets).for_each(|_| self.broken(handle, broken)),
+        }
+        Ok(())
     }
 
     fn has_queued(&self) -> bool {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, StreamEnds};
-use polypath_transport::{Burst, PathId, Payload, Unread};
-use polypath_wire::{Bth, Headers, Opcode, Psn};
+use polypath_transport::Unread;
 
 use super::*;
 use crate::lane::Waker;
 use crate::media::gather::packets;
+use crate::media::run::Run;
 use crate::media::{FlowFault, FlowHandle, Flushed, Seal};
 use crate::memory::Segment;
 
@@ -144,11 +144,6 @@ fn packets_arrive_in_order_and_whole_in_both_directions() {
 
 const BURST_MTU: u32 = 4096;
 
-/// Headers of a packet of a run of WRITE packets with so much padding.
-fn headers(psn: u32, pad: u8) -> Headers {
-    Headers::new(Bth { psn: Psn::new(psn), pad, ..Bth::new(Opcode::RC_WRITE_MIDDLE) })
-}
-
 #[test]
 #[allow(unsafe_code)]
 fn a_burst_arrives_as_its_packets_whether_or_not_there_is_room_for_it() {
@@ -157,18 +152,8 @@ fn a_burst_arrives_as_its_packets_whether_or_not_there_is_room_for_it() {
     // SAFETY: within `data`, which stays.
     let segments = [(0, 5000), (5000, data.len() - 5000)]
         .map(|(at, len)| unsafe { Segment::assume(data[at..].as_ptr(), len as u32) });
-    let all = [headers(1, 0), headers(2, 0), headers(PACKETS, 3)];
-    let burst = Burst {
-        path: PathId(0),
-        first: &all[0],
-        middle: &all[1],
-        last: &all[2],
-        packets: PACKETS,
-        mtu: BURST_MTU,
-        payload: Payload::Memory { segments: &segments, skip: 0, len: data.len() as u32 },
-        covered_twice: false,
-        changing: false,
-    };
+    let run = Run::new(PACKETS, BURST_MTU, 3);
+    let burst = run.burst(&segments);
     let mut expected = Vec::new();
     packets(&burst, |_, packet, _| expected.push(packet.to_vec())).unwrap();
     let [mut one, mut other] = End::pair();
@@ -201,18 +186,8 @@ fn what_can_t_be_read_is_left_out_and_the_stream_goes_on() {
             Segment::assume(std::ptr::without_provenance(64), 100),
         ]
     };
-    let all = [headers(1, 0), headers(2, 0)];
-    let burst = Burst {
-        path: PathId(0),
-        first: &all[0],
-        middle: &all[1],
-        last: &all[1],
-        packets: 2,
-        mtu: 100,
-        payload: Payload::Memory { segments: &segments, skip: 0, len: 200 },
-        covered_twice: false,
-        changing: false,
-    };
+    let run = Run::new(2, 100, 0);
+    let burst = run.burst(&segments);
     let table = crate::memory::MemoryTable::new();
     table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
     assert_eq!(one.tx.send(NOW, one.flow, &burst), Err(Unread { sent: 1 }));
@@ -234,18 +209,8 @@ fn a_burst_ends_before_a_page_that_is_gone() {
             Segment::assume(std::ptr::without_provenance(64), BURST_MTU - 100),
         ]
     };
-    let all = [headers(1, 0), headers(2, 0), headers(3, 0)];
-    let burst = Burst {
-        path: PathId(0),
-        first: &all[0],
-        middle: &all[1],
-        last: &all[2],
-        packets: 3,
-        mtu: BURST_MTU,
-        payload: Payload::Memory { segments: &segments, skip: 0, len: 3 * BURST_MTU },
-        covered_twice: false,
-        changing: false,
-    };
+    let run = Run::new(3, BURST_MTU, 0);
+    let burst = run.burst(&segments);
     let table = crate::memory::MemoryTable::new();
     table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
     // What is small goes before it.
@@ -266,18 +231,8 @@ fn a_burst_is_sent_to_its_end_by_the_flush() {
     let data = vec![7; 16 << 10];
     // SAFETY: within `data`, which stays.
     let segments = [unsafe { Segment::assume(data.as_ptr(), data.len() as u32) }];
-    let all = [headers(1, 0), headers(2, 0), headers(16, 0)];
-    let burst = Burst {
-        path: PathId(0),
-        first: &all[0],
-        middle: &all[1],
-        last: &all[2],
-        packets: 16,
-        mtu: 1024,
-        payload: Payload::Memory { segments: &segments, skip: 0, len: 16 << 10 },
-        covered_twice: false,
-        changing: false,
-    };
+    let run = Run::new(16, 1024, 0);
+    let burst = run.burst(&segments);
     for _ in 0..100 {
         one.tx.send(NOW, one.flow, &burst).unwrap();
         assert_eq!(one.flush().sent, 16);

@@ -1,0 +1,44 @@
+//! A run of WRITE packets, for tests of media that take bursts as a whole.
+
+use polypath_transport::{Burst, PathId, Payload, Segment as _};
+use polypath_wire::{Bth, Headers, Opcode, Psn};
+
+use crate::memory::Segment;
+
+/// The headers of a run of WRITE packets.
+#[derive(Debug)]
+pub(crate) struct Run {
+    first: Headers,
+    middle: Headers,
+    last: Headers,
+    packets: u32,
+    mtu: u32,
+}
+
+impl Run {
+    /// `pad` bytes of padding follow the last packet's payload.
+    pub(crate) fn new(packets: u32, mtu: u32, pad: u8) -> Self {
+        let headers = |psn: u32, pad| {
+            Headers::new(Bth { psn: Psn::new(psn), pad, ..Bth::new(Opcode::RC_WRITE_MIDDLE) })
+        };
+        let last = headers(packets, pad);
+        let first = if packets == 1 { last } else { headers(1, 0) };
+        Self { first, middle: headers(2, 0), last, packets, mtu }
+    }
+
+    /// The run with this payload.
+    pub(crate) fn burst<'a>(&'a self, segments: &'a [Segment]) -> Burst<'a, Segment> {
+        let len = segments.iter().map(|segment| segment.len()).sum();
+        Burst {
+            path: PathId(0),
+            first: &self.first,
+            middle: &self.middle,
+            last: &self.last,
+            packets: self.packets,
+            mtu: self.mtu,
+            payload: Payload::Memory { segments, skip: 0, len },
+            covered_twice: false,
+            changing: false,
+        }
+    }
+}
