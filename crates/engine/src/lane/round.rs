@@ -214,26 +214,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lane::{still_io, still_paths};
-
-    #[test]
-    fn a_program_that_posts_and_does_not_poll_receives_now_and_then() {
-        let mut state = State::new(still_paths(7), still_io(), None);
-        let now = Duration::from_secs(1);
-        for _ in 0..8 {
-            (0..4).for_each(|_| assert!(!state.collector.keeps(now, 64, 0)));
-            state.collector.polled(now, 0);
-        }
-        assert!(!state.collector.keeps(now, 64, 0));
-        assert!(!state.posts_without_polls(now), "a single message leaves at once");
-        assert!(state.collector.keeps(now, 64, 0));
-        assert!(state.posts_without_polls(now));
-        state.received_at = now;
-        assert!(!state.posts_without_polls(now), "somebody has just received");
-        assert!(state.posts_without_polls(now + COLLECT_MAX));
-        state.collector.leaves();
-        assert!(!state.posts_without_polls(now + COLLECT_MAX), "nothing waits any more");
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ mod medium;
 mod names;
 mod open_flows;
 #[cfg(test)]
-mod pair;
+pub(crate) mod pair;
 #[allow(unsafe_code)]
 mod payload;
 mod received;
@@ -38,6 +38,8 @@ mod writer;
 pub use flow::{Capabilities, FlowError, FlowFault, FlowHandle, Flushed, Seal};
 pub(crate) use joined::{Flow, Receivers, Senders};
 pub use medium::{Rx, Tx};
+#[cfg(test)]
+pub(crate) use open_flows::OpenFlows;
 pub use received::Received;
 pub(crate) use start::start;
 pub(crate) use wrappers::Wrappers;

@@ -15,7 +15,7 @@ struct Open<E> {
 
 /// The open flows of a medium.
 #[derive(Debug)]
-pub(super) struct OpenFlows<E> {
+pub(crate) struct OpenFlows<E> {
     /// By the handles' indexes, with serial numbers.
     flows: Vec<(u32, Option<Open<E>>)>,
     queued: Flushed,
@@ -23,11 +23,11 @@ pub(super) struct OpenFlows<E> {
 }
 
 impl<E: Copy> OpenFlows<E> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { flows: Vec::new(), queued: Flushed::default(), errors: Vec::new() }
     }
 
-    pub(super) fn open(&mut self, ends: E, tag: u32) -> FlowHandle {
+    pub(crate) fn open(&mut self, ends: E, tag: u32) -> FlowHandle {
         let free = self.flows.iter().position(|(_, flow)| flow.is_none());
         let index = free.unwrap_or_else(|| {
             self.flows.push((0, None));
@@ -39,7 +39,7 @@ impl<E: Copy> OpenFlows<E> {
         FlowHandle { index: index as u32, serial: place.0 }
     }
 
-    pub(super) fn close(&mut self, handle: FlowHandle) {
+    pub(crate) fn close(&mut self, handle: FlowHandle) {
         if self.get(handle).is_some() {
             self.flows[handle.index as usize].1 = None;
         }
@@ -52,17 +52,17 @@ impl<E: Copy> OpenFlows<E> {
     }
 
     /// The ends of a flow; `None` if it is not open.
-    pub(super) fn ends(&self, handle: FlowHandle) -> Option<E> {
+    pub(crate) fn ends(&self, handle: FlowHandle) -> Option<E> {
         self.get(handle).map(|flow| flow.ends)
     }
 
     /// Counts a packet of an open flow that was taken.
-    pub(super) fn sent(&mut self, handle: FlowHandle, bytes: usize) {
+    pub(crate) fn sent(&mut self, handle: FlowHandle, bytes: usize) {
         self.all_sent(handle, 1, bytes);
     }
 
     /// Counts packets of an open flow that were taken; `bytes` of all of them.
-    pub(super) fn all_sent(&mut self, handle: FlowHandle, packets: u32, bytes: usize) {
+    pub(crate) fn all_sent(&mut self, handle: FlowHandle, packets: u32, bytes: usize) {
         self.queued.sent += packets;
         self.queued.sent_bytes += bytes as u64;
         if let Some((_, Some(flow))) = self.flows.get_mut(handle.index as usize) {
@@ -71,7 +71,7 @@ impl<E: Copy> OpenFlows<E> {
     }
 
     /// Counts a packet of an open flow that was not.
-    pub(super) fn failed(&mut self, handle: FlowHandle, kind: FlowFault) {
+    pub(crate) fn failed(&mut self, handle: FlowHandle, kind: FlowFault) {
         self.queued.dropped += 1;
         let Some(tag) = self.get(handle).map(|flow| flow.tag) else { return };
         let same = |e: &&mut FlowError| (e.flow, e.kind) == (handle, kind);
@@ -82,21 +82,21 @@ impl<E: Copy> OpenFlows<E> {
         }
     }
 
-    pub(super) fn has_queued(&self) -> bool {
+    pub(crate) fn has_queued(&self) -> bool {
         self.queued != Flushed::default()
     }
 
     /// What was taken and dropped since the last call.
-    pub(super) fn take_queued(&mut self) -> Flushed {
+    pub(crate) fn take_queued(&mut self) -> Flushed {
         core::mem::take(&mut self.queued)
     }
 
-    pub(super) fn take_errors(&mut self) -> Vec<FlowError> {
+    pub(crate) fn take_errors(&mut self) -> Vec<FlowError> {
         core::mem::take(&mut self.errors)
     }
 
     /// The bytes that were sent by a flow; 0 if it is not open.
-    pub(super) fn sent_bytes(&self, handle: FlowHandle) -> u64 {
+    pub(crate) fn sent_bytes(&self, handle: FlowHandle) -> u64 {
         self.get(handle).map_or(0, |flow| flow.sent_bytes)
     }
 }
