@@ -93,8 +93,8 @@ pub(crate) struct State {
     socket_turns: SocketTurns,
     /// When a thread last looked for packets.
     received_at: Duration,
-    /// The number of packets handled since acknowledgements were last sent.
-    unacknowledged: u32,
+    /// The number of packets handled since queue pairs last had their turn to send.
+    handled: u32,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
 }
@@ -589,7 +589,7 @@ impl State {
             vain: Vain::default(),
             socket_turns: SocketTurns::default(),
             received_at: Duration::ZERO,
-            unacknowledged: 0,
+            handled: 0,
             groups: Groups::default(),
         }
     }

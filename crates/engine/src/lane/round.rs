@@ -9,8 +9,8 @@ use crate::lane::{State, receive};
 /// The number of batches received before queue pairs get a turn to send.
 const MAX_BATCHES: usize = 4;
 
-/// The number of packets after which acknowledgements do not wait for the end of a batch.
-const ACKNOWLEDGE_PACKETS: u32 = 48;
+/// The number of packets of a batch after which queue pairs get a turn to send.
+const TURN_PACKETS: u32 = 48;
 
 /// The thread that drives the lane for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,19 +55,22 @@ impl State {
     /// Sends the acknowledgements that are owed.
     #[inline]
     pub(super) fn acknowledge(&mut self) {
-        self.unacknowledged = 0;
         self.answering.acknowledged();
         self.core.acknowledge(&mut self.io);
     }
 
-    /// Notes that a packet was handled. If many were since acknowledgements were last
-    /// sent, those that are owed go out at once: the senders would otherwise stand still with full windows
-    /// until all that has arrived is handled, and this thread until they have sent again.
+    /// Notes that a packet was handled. After some, queue pairs send what they now may, and what they owe:
+    /// with full windows, or without further requests for data to read, the peers would otherwise stand
+    /// still until all that has arrived is handled, and this thread until they have sent again.
     #[inline]
     pub(super) fn handled(&mut self) {
-        self.unacknowledged += 1;
-        if self.unacknowledged >= ACKNOWLEDGE_PACKETS && self.core.owes_acks() {
-            self.acknowledge();
+        self.handled += 1;
+        if self.handled >= TURN_PACKETS {
+            self.handled = 0;
+            self.transmit();
+            if self.core.owes_acks() {
+                self.acknowledge();
+            }
             self.flush();
         }
     }
@@ -101,6 +104,7 @@ impl State {
             return 0; // There is nothing to do, as in most polls.
         }
         self.transmit();
+        self.handled = 0;
         if driver == Driver::Program && self.io.completions > 0 && received > 0 {
             // The acknowledgements are sent in the next round, which is soon. Until then the
             // existing timers are good enough.

@@ -152,6 +152,6 @@ fn a_large_batch_is_acknowledged_before_its_end() {
     assert!(pair.write(&data) == data);
     drop(pair);
     let to_peer = ways[1].lock().unwrap();
-    assert!(to_peer.largest > ACKNOWLEDGE_PACKETS as usize, "{}", to_peer.largest);
-    assert!(to_peer.sent_within >= to_peer.largest / ACKNOWLEDGE_PACKETS as usize, "{to_peer:?}");
+    assert!(to_peer.largest > TURN_PACKETS as usize, "{}", to_peer.largest);
+    assert!(to_peer.sent_within >= to_peer.largest / TURN_PACKETS as usize, "{to_peer:?}");
 }
