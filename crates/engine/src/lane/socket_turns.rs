@@ -1,8 +1,8 @@
 //! Decides how often a thread that polls asks the kernel for packets.
 //!
 //! To look into a socket is a system call, and dear beside a look into memory that is shared with another
-//! lane. While everything comes by such memory, a thread that polls looks there each time, and into the socket
-//! only every few microseconds.
+//! lane. While everything comes by such memory, a thread that polls looks there each time, and into the
+//! socket only every few microseconds.
 
 use std::time::Duration;
 

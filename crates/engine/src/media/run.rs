@@ -28,7 +28,7 @@ impl Run {
 
     /// The run with this payload.
     pub(crate) fn burst<'a>(&'a self, segments: &'a [Segment]) -> Burst<'a, Segment> {
-        let len = segments.iter().map(|segment| segment.len()).sum();
+        let len = segments.iter().map(Segment::len).sum();
         Burst {
             path: PathId(0),
             first: &self.first,

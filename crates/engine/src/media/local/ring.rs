@@ -96,7 +96,7 @@ impl Ring {
 }
 
 /// Room for a packet in the ring.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Where in the memory the packet begins.
     pub(super) at: usize,
