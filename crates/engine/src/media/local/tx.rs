@@ -182,7 +182,7 @@ impl Tx for LocalTx {
             if unread {
                 break;
             }
-            memory.write(at, &[0; 3][..pad]);
+            memory.write(room.at + from + payload, &[0; 3][..pad]);
             producer.tell(memory, room);
             *written = true;
             (sent, bytes) = (sent + 1, bytes + len);
