@@ -68,9 +68,7 @@ impl State {
         if self.handled >= TURN_PACKETS {
             self.handled = 0;
             self.transmit();
-            if self.core.owes_acks() {
-                self.acknowledge();
-            }
+            self.acknowledge();
             self.flush();
         }
     }
@@ -165,7 +163,6 @@ impl State {
         }
         for medium in &mut receivers.more {
             let got = self.take_in(!polls, |state| {
-                let now = state.core.now();
                 let got = medium.receive(now, &mut |packet| receive::datagram(state, packet));
                 (got, medium.more())
             });

@@ -72,13 +72,18 @@ impl<E: Copy> OpenFlows<E> {
 
     /// Counts a packet of an open flow that was not.
     pub(crate) fn failed(&mut self, handle: FlowHandle, kind: FlowFault) {
-        self.queued.dropped += 1;
+        self.all_failed(handle, 1, kind);
+    }
+
+    /// Counts packets of an open flow that were not taken.
+    pub(crate) fn all_failed(&mut self, handle: FlowHandle, packets: u32, kind: FlowFault) {
+        self.queued.dropped += packets;
         let Some(tag) = self.get(handle).map(|flow| flow.tag) else { return };
         let same = |e: &&mut FlowError| (e.flow, e.kind) == (handle, kind);
         if let Some(error) = self.errors.iter_mut().find(same) {
-            error.packets += 1;
+            error.packets += packets;
         } else if self.errors.len() < ERRORS_MAX {
-            self.errors.push(FlowError { flow: handle, tag, kind, packets: 1 });
+            self.errors.push(FlowError { flow: handle, tag, kind, packets });
         }
     }
 

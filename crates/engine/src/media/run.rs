@@ -1,9 +1,27 @@
 //! A run of WRITE packets, for tests of media that take bursts as a whole.
 
-use polypath_transport::{Burst, PathId, Payload, Segment as _};
+use polypath_transport::{Access, Burst, PathId, Payload, Segment as _};
 use polypath_wire::{Bth, Headers, Opcode, Psn};
 
-use crate::memory::Segment;
+use crate::memory::{MemoryTable, Segment};
+
+/// A list of `data`, and of as many bytes as `gone` says where there never is memory. Reading these is an
+/// error from then on, as in a process that has registered memory.
+///
+/// # Safety
+/// `data` stays as long as the list is used.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn then_gone(data: &[u8], gone: u32) -> [Segment; 2] {
+    let table = MemoryTable::new();
+    table.register(1, 0, 0, 0, Access::empty()).unwrap();
+    // SAFETY: as promised by the caller; nothing but the attempt is made to read at address 64.
+    unsafe {
+        [
+            Segment::assume(data.as_ptr(), data.len() as u32),
+            Segment::assume(std::ptr::without_provenance(64), gone),
+        ]
+    }
+}
 
 /// The headers of a run of WRITE packets.
 #[derive(Debug)]

@@ -63,7 +63,7 @@ fn store_in_pages(segment: Segment, data: &[u8]) -> Result<(), Fault> {
 unsafe fn copy_out_of_pages(segment: Segment, out: *mut u8, len: usize) -> Result<(), Fault> {
     each_piece(segment, len, |piece, at| {
         // SAFETY: the piece begins `at` bytes after the segment and ends within its first `len` bytes.
-        unsafe { copy_out_to(piece, out.add(at), piece.bytes()) }
+        unsafe { copy_out_to(piece, out.add(at), piece.bytes()) }.map(drop)
     })
 }
 
@@ -134,34 +134,33 @@ unsafe fn store_tail(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
 /// [`Fault::Gone`]; some bytes may have been copied.
 #[inline]
 pub fn copy_out(segment: Segment, out: &mut [u8]) -> Result<usize, Fault> {
-    let len = out.len().min(segment.bytes());
-    // SAFETY: `out` is a buffer of the engine's, never registered memory, and has `len` bytes.
-    unsafe { copy_out_to(segment, out.as_mut_ptr(), len) }?;
-    Ok(len)
+    // SAFETY: `out` is a buffer of the engine's, never registered memory, of this length.
+    unsafe { copy_out_to(segment, out.as_mut_ptr(), out.len()) }
 }
 
-/// Copies the first `len` bytes of checked memory, which has as many, to where `out` points.
+/// Copies from checked memory to where `out` points. Returns the number of bytes: at most `most`.
 ///
 /// # Errors
 /// [`Fault::Gone`]; some bytes may have been copied.
 ///
 /// # Safety
-/// `len` bytes are writable at `out`, and they are not registered memory.
+/// `most` bytes are writable at `out`, and they are not registered memory.
 #[inline]
-pub unsafe fn copy_out_to(segment: Segment, out: *mut u8, len: usize) -> Result<(), Fault> {
-    let len = len.min(segment.bytes());
+pub unsafe fn copy_out_to(segment: Segment, out: *mut u8, most: usize) -> Result<usize, Fault> {
+    let len = most.min(segment.bytes());
     if segment.is_listed() {
         // SAFETY: as promised by the caller.
-        return unsafe { copy_out_of_pages(segment, out, len) };
+        unsafe { copy_out_of_pages(segment, out, len) }?;
+        return Ok(len);
     }
     if len == 0 {
-        return Ok(());
+        return Ok(0);
     }
     let src = segment.addr() as *const u8;
     // SAFETY: the segment was checked: if memory is present, it is readable memory of this process.
     // `out` is none of it, as the caller promises. The copy may end at any byte.
     let done = unsafe { guarded(src as usize, len, || ptr::copy_nonoverlapping(src, out, len)) };
-    if done { Ok(()) } else { Err(Fault::Gone) }
+    if done { Ok(len) } else { Err(Fault::Gone) }
 }
 
 /// Executes an atomic operation on checked memory and returns the previous value in native byte

@@ -14,7 +14,7 @@ use super::ring::{BYTES, Broken, CHANNEL_BYTES, Consumer, Producer, Ring};
 use super::*;
 use crate::lane::Waker;
 use crate::media::gather::packets;
-use crate::media::run::Run;
+use crate::media::run::{Run, then_gone};
 use crate::media::{FlowFault, FlowHandle, Seal};
 use crate::memory::Segment;
 
@@ -319,15 +319,8 @@ fn a_burst_arrives_as_its_packets_as_far_as_there_is_room_for_it() {
 fn what_can_t_be_read_is_left_out_and_the_ring_goes_on() {
     let [mut one, mut other] = End::pair();
     let data = [7; 100];
-    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
-    let segments = unsafe {
-        [
-            Segment::assume(data.as_ptr(), 100),
-            Segment::assume(std::ptr::without_provenance(64), 100),
-        ]
-    };
-    let table = crate::memory::MemoryTable::new();
-    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
+    // SAFETY: `data` stays.
+    let segments = unsafe { then_gone(&data, 100) };
     let run = Run::new(2, 100, 0);
     assert_eq!(send_burst(&mut one, &run.burst(&segments)), Err(Unread { sent: 1 }));
     assert_eq!(one.tx.flush(NOW).sent, 1);

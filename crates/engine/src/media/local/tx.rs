@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polypath_paths::{PathAddress, PathKind};
 use polypath_transport::{Burst, Unread};
-use polypath_wire::MAX_HEADERS_LEN;
+use polypath_wire::{Headers, MAX_HEADERS_LEN};
 
 use super::PACKET_BYTES;
 use super::channel::Channel;
@@ -64,8 +64,66 @@ impl LocalTx {
     }
 }
 
-/// The fault of a packet that finds no room in the ring.
+/// The fault of packets that find no room in the ring.
 const FULL: FlowFault = FlowFault::Congested(libc::ENOBUFS);
+
+/// Why packets are not in the ring.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    /// There is no room.
+    Full,
+    /// The other end broke the ring.
+    Broken,
+    /// Their payload can't be read.
+    Unread,
+}
+
+impl From<Broken> for Stop {
+    fn from(Broken: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+impl Line {
+    /// Writes the next packet of a burst. Returns its length in bytes.
+    #[inline]
+    fn write(
+        &mut self,
+        flow: &Flow,
+        headers: &Headers,
+        payload: usize,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<usize, Stop> {
+        let Self { channel, producer, written } = self;
+        let memory = &channel.memory;
+        let mut head = [0; MAX_HEADERS_LEN];
+        let from = headers.emit(&mut head);
+        let pad = usize::from(headers.bth.pad);
+        let len = from + payload + pad;
+        let room = producer.room(memory, flow.src, flow.dst, len)?.ok_or(Stop::Full)?;
+        memory.write(room.at, &head[..from]);
+        let mut at = room.at + from;
+        let read = cursor.each(payload, |piece| match piece {
+            Piece::Bytes(bytes) => {
+                memory.write(at, bytes);
+                at += bytes.len();
+                true
+            }
+            Piece::Memory(segment) => {
+                let read = memory.write_segment(at, segment);
+                at += segment.bytes();
+                read
+            }
+        });
+        if !read {
+            return Err(Stop::Unread);
+        }
+        memory.write(room.at + from + payload, &[0; 3][..pad]);
+        producer.tell(memory, room);
+        *written = true;
+        Ok(len)
+    }
+}
 
 impl LocalTx {
     /// The line of an open flow. If there is none, this many packets of the flow have failed.
@@ -78,21 +136,21 @@ impl LocalTx {
         let Self { lines, flows, .. } = self;
         let line = lines.iter_mut().find(|l| l.channel.slot == flow.slot && l.channel.works());
         if line.is_none() {
-            (0..packets).for_each(|_| flows.failed(handle, FlowFault::Refused(libc::ENOTCONN)));
+            flows.all_failed(handle, packets, FlowFault::Refused(libc::ENOTCONN));
         }
         line.map(|line| (flow, line))
     }
 
-    /// Counts a packet that found its ring broken, and gives the channel up.
+    /// Counts packets that found their ring broken, and gives the channel up.
     #[cold]
-    fn broken(&mut self, handle: FlowHandle, Broken: Broken) {
+    fn broken(&mut self, handle: FlowHandle, packets: u32) {
         if let Some(Flow { slot, .. }) = self.flows.ends(handle)
             && let Some(line) = self.lines.iter().find(|line| line.channel.slot == slot)
         {
             let channel = line.channel.clone();
             self.exchange.remove(&channel, "its ring is broken");
         }
-        self.flows.failed(handle, FlowFault::Refused(libc::EPROTO));
+        self.flows.all_failed(handle, packets, FlowFault::Refused(libc::EPROTO));
     }
 }
 
@@ -125,15 +183,14 @@ impl Tx for LocalTx {
             return;
         }
         let Some((Flow { src, dst, .. }, line)) = self.line(handle, 1) else { return };
-        let Line { channel, producer, .. } = line;
-        let pushed = producer.push(&channel.memory, src, dst, packet);
-        match pushed {
+        let Line { channel, producer, written } = line;
+        match producer.push(&channel.memory, src, dst, packet) {
             Ok(true) => {
-                line.written = true;
+                *written = true;
                 self.flows.sent(handle, packet.len());
             }
             Ok(false) => self.flows.failed(handle, FULL),
-            Err(broken) => self.broken(handle, broken),
+            Err(Broken) => self.broken(handle, 1),
         }
     }
 
@@ -144,56 +201,23 @@ impl Tx for LocalTx {
         handle: FlowHandle,
         burst: &Burst<'_, Segment>,
     ) -> Result<(), Unread> {
-        let Some((Flow { src, dst, .. }, line)) = self.line(handle, burst.packets) else {
-            return Ok(());
-        };
-        let Line { channel, producer, written } = line;
-        let memory = &channel.memory;
+        let Some((flow, line)) = self.line(handle, burst.packets) else { return Ok(()) };
         let mut cursor = Cursor::new(&burst.payload);
-        let (mut sent, mut bytes, mut end) = (0, 0, Ok(true));
-        let mut unread = false;
-        while sent < burst.packets {
-            let headers = burst.headers(sent);
-            let mut head = [0; MAX_HEADERS_LEN];
-            let from = headers.emit(&mut head);
-            let (payload, pad) = (burst.range(sent).len(), usize::from(headers.bth.pad));
-            let len = from + payload + pad;
-            let room = match producer.room(memory, src, dst, len) {
-                Ok(Some(room)) => room,
-                other => {
-                    end = other.map(|_| false);
-                    break;
-                }
-            };
-            memory.write(room.at, &head[..from]);
-            let mut at = room.at + from;
-            unread = !cursor.each(payload, |piece| match piece {
-                Piece::Bytes(bytes) => {
-                    memory.write(at, bytes);
-                    at += bytes.len();
-                    true
-                }
-                Piece::Memory(segment) => {
-                    let read = memory.write_segment(at, segment);
-                    at += segment.bytes();
-                    read
-                }
-            });
-            if unread {
-                break;
+        let (mut sent, mut bytes, mut stop) = (0, 0, None);
+        while sent < burst.packets && stop.is_none() {
+            match line.write(&flow, &burst.headers(sent), burst.range(sent).len(), &mut cursor) {
+                Ok(len) => (sent, bytes) = (sent + 1, bytes + len),
+                Err(why) => stop = Some(why),
             }
-            memory.write(room.at + from + payload, &[0; 3][..pad]);
-            producer.tell(memory, room);
-            *written = true;
-            (sent, bytes) = (sent + 1, bytes + len);
         }
         self.flows.all_sent(handle, sent, bytes);
-        match end {
-            _ if unread => return Err(Unread { sent }),
-            Ok(true) => {}
+        let left = burst.packets - sent;
+        match stop {
+            None => {}
             // What did not fit is lost, as are packets that a queue has no room for.
-            Ok(false) => (sent..burst.packets).for_each(|_| self.flows.failed(handle, FULL)),
-            Err(broken) => (sent..burst.packets).for_each(|_| self.broken(handle, broken)),
+            Some(Stop::Full) => self.flows.all_failed(handle, left, FULL),
+            Some(Stop::Broken) => self.broken(handle, left),
+            Some(Stop::Unread) => return Err(Unread { sent }),
         }
         Ok(())
     }

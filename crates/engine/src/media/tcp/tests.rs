@@ -9,7 +9,7 @@ use polypath_transport::Unread;
 use super::*;
 use crate::lane::Waker;
 use crate::media::gather::packets;
-use crate::media::run::Run;
+use crate::media::run::{Run, then_gone};
 use crate::media::{FlowFault, FlowHandle, Flushed, Seal};
 use crate::memory::Segment;
 
@@ -179,17 +179,10 @@ fn a_burst_arrives_as_its_packets_whether_or_not_there_is_room_for_it() {
 fn what_can_t_be_read_is_left_out_and_the_stream_goes_on() {
     let [mut one, mut other] = End::pair();
     let data = [7; 100];
-    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
-    let segments = unsafe {
-        [
-            Segment::assume(data.as_ptr(), 100),
-            Segment::assume(std::ptr::without_provenance(64), 100),
-        ]
-    };
+    // SAFETY: `data` stays.
+    let segments = unsafe { then_gone(&data, 100) };
     let run = Run::new(2, 100, 0);
     let burst = run.burst(&segments);
-    let table = crate::memory::MemoryTable::new();
-    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
     assert_eq!(one.tx.send(NOW, one.flow, &burst), Err(Unread { sent: 1 }));
     assert_eq!(one.flush().sent, 1);
     assert_eq!(one.send(&packet(9)).sent, 1);
@@ -202,17 +195,10 @@ fn what_can_t_be_read_is_left_out_and_the_stream_goes_on() {
 fn a_burst_ends_before_a_page_that_is_gone() {
     let [mut one, mut other] = End::pair();
     let data: Vec<u8> = (0..2 * BURST_MTU + 100).map(|n| (n >> 3) as u8).collect();
-    // SAFETY: within `data`, which stays; the page at 0 is never there, which is what is tried.
-    let segments = unsafe {
-        [
-            Segment::assume(data.as_ptr(), data.len() as u32),
-            Segment::assume(std::ptr::without_provenance(64), BURST_MTU - 100),
-        ]
-    };
+    // SAFETY: `data` stays.
+    let segments = unsafe { then_gone(&data, BURST_MTU - 100) };
     let run = Run::new(3, BURST_MTU, 0);
     let burst = run.burst(&segments);
-    let table = crate::memory::MemoryTable::new();
-    table.register(1, 0, 0, 0, polypath_transport::Access::empty()).unwrap();
     // What is small goes before it.
     one.tx.send_packet(NOW, one.flow, &packet(8), Seal::Right);
     assert_eq!(one.tx.send(NOW, one.flow, &burst), Err(Unread { sent: 2 }));
