@@ -54,9 +54,24 @@ impl PathManager {
         if let Some(peer) = self.peers.get_mut(index) {
             peer.reserved.insert(qpn);
         }
+        self.take_port_of_label(index);
         let before = self.qps.get_mut(&qpn).and_then(|qp| qp.alternate.replace(index));
         self.unreserve(qpn, before.filter(|before| *before != index));
         Ok(index)
+    }
+
+    /// A path that is held in reserve leaves by the port of its flow label, which may be all that tells it
+    /// from the primary one.
+    fn take_port_of_label(&mut self, peer: PeerId) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        let Some(port) = source_port(p.key.options.flow_label).filter(|_| p.leaves_by.is_some())
+        else {
+            return;
+        };
+        p.leaves_by = None;
+        let own = p.own;
+        self.try_later(peer);
+        self.set_port(own, port);
     }
 
     /// Gives up the alternate path of a queue pair, if it has one.

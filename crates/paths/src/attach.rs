@@ -123,7 +123,7 @@ impl PathManager {
         }
         let mut address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
         if let Some(port) = port {
-            address.source_port = self.port_by((key.local, key.remote), port);
+            address.source_port = self.port_by((key.local, key.remote), address.flow_label, port);
         }
         let path = self.new_path(address, Role::Plain { peer: PeerId(0) });
         let down = path.state == PathState::Down;

@@ -11,11 +11,15 @@
 //! the next one, and moves nobody. What moves may overtake what it sent before, once, which the peer
 //! repairs as it repairs loss.
 //!
+//! A flow label chooses a source port, too, and RDMA CM gives each connection one. It holds as long as the
+//! port leads where the queue pair is dealt to.
+//!
 //! A port by which a peer was silent ([`silence`](crate::silence)) is dealt only while there is no other.
 
 use std::collections::BTreeMap;
 
 use polypath_types::PeerId;
+use polypath_wire::flow_label::source_port;
 
 use crate::bytes::spread;
 use crate::id::Qpn;
@@ -76,18 +80,22 @@ struct Hand {
 }
 
 impl PathManager {
-    /// The bond whose ports the plain queue pairs of a peer share, if its hash is known. A flow label chooses
-    /// the source port itself.
-    pub(crate) fn bond_of(&self, key: &PeerKey) -> Option<&Lag> {
+    /// The bond whose ports the plain queue pairs of a peer share, if its hash is known. The path of a flow
+    /// label that a queue pair holds in reserve is not dealt: its source port tells the peer which path it is.
+    pub(crate) fn bond_of(&self, peer: &Peer) -> Option<&Lag> {
+        let told_by_port = peer.key.options.flow_label != 0 && !peer.reserved.is_empty();
+        self.bond_between(&peer.key).filter(|_| !told_by_port)
+    }
+
+    fn bond_between(&self, key: &PeerKey) -> Option<&Lag> {
         let lag = self.local.lag(self.local.ifindex_of(key.local))?;
-        let known = lag.is_known((key.local, key.remote)) && !lag.members.is_empty();
-        (known && key.options.flow_label == 0).then_some(lag)
+        (lag.is_known((key.local, key.remote)) && !lag.members.is_empty()).then_some(lag)
     }
 
     /// The key for a queue pair, with its way, and the port of the bond for a new peer with this key: a queue
     /// pair keeps what it has, and a new one gets a port with the fewest.
     pub(crate) fn dealt(&self, qpn: Qpn, key: PeerKey) -> (PeerKey, Option<u32>) {
-        let Some(lag) = self.bond_of(&key) else { return (key, None) };
+        let Some(lag) = self.bond_between(&key) else { return (key, None) };
         let qp = self.qps.get(&qpn);
         let current = qp.into_iter().flat_map(|qp| [Some(qp.peer), qp.alternate]).flatten();
         let mut current = current.filter_map(|peer| self.peers.get(peer).map(|peer| peer.key));
@@ -99,7 +107,9 @@ impl PathManager {
             return (key, None);
         }
         let pair = (key.local, key.remote);
-        let Some(port) = self.least_loaded(lag, pair, &self.loads(lag.ifindex), None) else {
+        let wanted = source_port(key.options.flow_label).and_then(|port| lag.leaves_by(pair, port));
+        let Some(port) = self.least_loaded(lag, pair, &self.loads(lag.ifindex), wanted, None)
+        else {
             return (key, None);
         };
         let of_way = |way| {
@@ -120,22 +130,26 @@ impl PathManager {
         }
     }
 
-    /// A source port by which a peer's packets leave by this port of its bond. One that another path has is
-    /// preferred, so that few sockets are needed.
-    pub(crate) fn port_by(&mut self, pair: Pair, member: u32) -> u16 {
+    /// A source port by which a peer's packets leave by this port of its bond: that of its flow label, or else
+    /// one that another path has, so that few sockets are needed.
+    pub(crate) fn port_by(&mut self, pair: Pair, flow_label: u32, member: u32) -> u16 {
         let Some(lag) = self.local.lag(self.local.ifindex_of(pair.0)) else {
             return self.draw_port(pair, 0);
         };
         let leads = |port: u16| lag.leaves_by(pair, port) == Some(member);
+        if let Some(port) = source_port(flow_label).filter(|port| leads(*port)) {
+            return port;
+        }
         let mut ports = Vec::new();
         let mut shared = None;
         for (_, path) in self.paths.iter() {
             let address = &path.address;
-            let plain = matches!(path.role, Role::Plain { .. }) && address.flow_label == 0;
-            if !plain || address.local != pair.0 {
+            let port = address.source_port;
+            // The port of a flow label is left to its own path.
+            let labelled = source_port(address.flow_label) == Some(port);
+            if !matches!(path.role, Role::Plain { .. }) || labelled || address.local != pair.0 {
                 continue;
             }
-            let port = address.source_port;
             if leads(port) && (shared.is_none() || address.remote == pair.1) {
                 shared = Some((port, address.remote == pair.1));
             }
@@ -157,13 +171,14 @@ impl PathManager {
         if fit.is_empty() { usable().collect() } else { fit }
     }
 
-    /// The port of the bond with the fewest queue pairs. Of several, the first in an order that begins
-    /// elsewhere for each lane and peer.
+    /// The port of the bond with the fewest queue pairs. Of several, the one that is wanted, or else the first
+    /// in an order that begins elsewhere for each lane and peer.
     pub(crate) fn least_loaded(
         &self,
         lag: &Lag,
         pair: Pair,
         loads: &Loads,
+        wanted: Option<u32>,
         other_than: Option<u32>,
     ) -> Option<u32> {
         let fit = self.fit_ports(lag, pair);
@@ -173,8 +188,8 @@ impl PathManager {
             let at = lag.members.iter().position(|member| member.ifindex == *port);
             (at.unwrap_or(0) + count - first % count) % count
         };
-        let wanted = fit.into_iter().filter(|port| Some(*port) != other_than);
-        wanted.min_by_key(|port| (loads.of(pair, *port), place(port)))
+        let others = fit.into_iter().filter(|port| Some(*port) != other_than);
+        others.min_by_key(|port| (loads.of(pair, *port), wanted != Some(*port), place(port)))
     }
 
     /// How many plain queue pairs leave by each port of a bond.
@@ -187,7 +202,7 @@ impl PathManager {
     fn hands(&self, bond: u32) -> Vec<Hand> {
         let dealt = self.peers.iter().filter(|(_, p)| p.association.is_none());
         let hand = |(peer, p): (PeerId, &Peer)| {
-            self.bond_of(&p.key).filter(|lag| lag.ifindex == bond)?;
+            self.bond_of(p).filter(|lag| lag.ifindex == bond)?;
             let tries = self.paths.get(p.own).is_some_and(|path| path.tried_since.is_some());
             let pair = (p.key.local, p.key.remote);
             let count = p.qpns.union(&p.reserved).count();
@@ -212,7 +227,7 @@ impl PathManager {
         for hand in hands.iter_mut() {
             let fit = self.fit_ports(&lag, hand.pair);
             let stays = fit.contains(&hand.port) || hand.tries && lag.sends_by(hand.port);
-            let to = self.least_loaded(&lag, hand.pair, &loads, None).filter(|_| !stays);
+            let to = self.least_loaded(&lag, hand.pair, &loads, None, None).filter(|_| !stays);
             if let Some(to) = to {
                 hand.deal(&mut loads, to);
             }
@@ -222,7 +237,8 @@ impl PathManager {
         let mut moved = true;
         while core::mem::take(&mut moved) {
             for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.count > 0) {
-                let Some(to) = self.least_loaded(&lag, hand.pair, &loads, Some(hand.port)) else {
+                let Some(to) = self.least_loaded(&lag, hand.pair, &loads, None, Some(hand.port))
+                else {
                     continue;
                 };
                 let (here, there) = (loads.of(hand.pair, hand.port), loads.of(hand.pair, to));
@@ -256,16 +272,17 @@ impl PathManager {
     pub(crate) fn leave_by(&mut self, peer: PeerId, port: u32) {
         let Some(p) = self.peers.get_mut(peer) else { return };
         let moved = p.leaves_by.replace(port) != Some(port);
-        let (own, pair, key) = (p.own, (p.key.local, p.key.remote), p.key);
-        let Some(path) = self.paths.get(own) else { return };
-        if !matches!(path.role, Role::Plain { .. }) {
+        let (own, pair) = (p.own, (p.key.local, p.key.remote));
+        let Some(path) = self.paths.get(own).filter(|path| matches!(path.role, Role::Plain { .. }))
+        else {
             return;
-        }
-        let current = path.address.source_port;
-        let by = self.bond_of(&key).map(|lag| (lag.sends_by(port), lag.leaves_by(pair, current)));
+        };
+        let (current, flow_label) = (path.address.source_port, path.address.flow_label);
+        let lag = self.peers.get(peer).and_then(|p| self.bond_of(p));
+        let by = lag.map(|lag| (lag.sends_by(port), lag.leaves_by(pair, current)));
         let Some((usable, by)) = by else { return };
         if usable && by != Some(port) {
-            let to = self.port_by(pair, port);
+            let to = self.port_by(pair, flow_label, port);
             self.set_port(own, to);
         }
         if moved {

@@ -45,7 +45,7 @@ impl PathManager {
         let now = self.clock.now();
         let Some(p) = self.peers.get(peer) else { return false };
         let (pair, Some(port)) = ((p.key.local, p.key.remote), p.leaves_by) else { return false };
-        let Some(lag) = self.bond_of(&p.key).cloned() else { return false };
+        let Some(lag) = self.bond_of(p).cloned() else { return false };
         let others = lag.members.iter().filter(|other| other.usable && other.ifindex != port);
         if !lag.sends_by(port) || others.count() == 0 {
             return false;
@@ -70,7 +70,7 @@ impl PathManager {
             }
         }
         let loads = self.loads(lag.ifindex);
-        let mut to = self.least_loaded(&lag, pair, &loads, Some(port));
+        let mut to = self.least_loaded(&lag, pair, &loads, None, Some(port));
         if let Some(silent) = to.filter(|to| self.is_silent_by(pair, *to)) {
             // All are: the one that was not tried for the longest time.
             let tried_at = |port: &u32| self.silences.get(&(pair, *port)).map(|s| s.tried_at);
@@ -107,7 +107,7 @@ impl PathManager {
     /// The next port to try, and when.
     fn next_try(&self, peer: PeerId) -> Option<(Duration, u32)> {
         let p = self.peers.get(peer)?;
-        let (lag, pair) = (self.bond_of(&p.key)?, (p.key.local, p.key.remote));
+        let (lag, pair) = (self.bond_of(p)?, (p.key.local, p.key.remote));
         let asks = self.has_asked(peer);
         let of_port = |port: u32| {
             let silence = self.silences.get(&(pair, port)).filter(|silence| silence.lasts)?;
@@ -131,7 +131,7 @@ impl PathManager {
     pub(crate) fn has_fit_port(&self, peer: PeerId) -> bool {
         let Some(p) = self.peers.get(peer) else { return false };
         let pair = (p.key.local, p.key.remote);
-        let fit = self.bond_of(&p.key).map(|lag| self.fit_ports(lag, pair)).unwrap_or_default();
+        let fit = self.bond_of(p).map(|lag| self.fit_ports(lag, pair)).unwrap_or_default();
         fit.iter().any(|port| Some(*port) != p.leaves_by && !self.is_silent_by(pair, *port))
     }
 

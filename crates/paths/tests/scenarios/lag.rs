@@ -254,7 +254,7 @@ fn flow_labels_do_not_put_two_paths_on_one_port_of_a_bond() {
 }
 
 #[test]
-fn a_source_port_that_a_program_chose_stays_with_a_plain_peer() {
+fn a_path_with_a_flow_label_leaves_a_lost_port_of_the_bond() {
     let mut net = Net::with(1, 1, [config(2), config(2)]);
     tell(&mut net, 0, &[true, true]);
     let options = PathOptions { flow_label: 0x1234, ..options() };
@@ -263,11 +263,10 @@ fn a_source_port_that_a_program_chose_stays_with_a_plain_peer() {
     let paths = &mut net.hosts[0].paths;
     let peer = paths.attach(now, QPN[0], QPN[1], local, remote, options).unwrap();
     let path = paths.route(peer).unwrap().path;
-    let port = paths.path(path).unwrap().source_port;
-    for usable in [[true, false], [false, true], [true, true]] {
+    for (usable, by) in [([true, false], 0), ([false, true], 1), ([true, true], 1)] {
         tell(&mut net, 0, &usable);
         let paths = &net.hosts[0].paths;
-        assert_eq!(paths.path(path).map(|path| path.source_port), Some(port));
+        assert_eq!(paths.lag_member(path), Some(FIRST + by));
         assert!(paths.alive().any(|alive| alive == path));
     }
 }

@@ -199,17 +199,81 @@ fn a_queue_pair_takes_the_place_of_one_that_is_gone_and_keeps_its_own() {
 }
 
 #[test]
-fn a_flow_label_chooses_the_port_itself() {
-    let mut host = Host::new(1, &[true; 2]);
-    for n in 0..8 {
-        host.connect(n, 1, PathOptions { flow_label: 0x1234, ..options() });
+fn queue_pairs_with_flow_labels_are_dealt_too() {
+    // RDMA CM gives each connection a label; programs give many queue pairs the same one.
+    for of in [|n| 0x1234 + 0x777 * n, |_| 0x1234] {
+        for ports in 2..=4 {
+            let mut host = Host::new(1, &vec![true; ports]);
+            for n in 0..12 {
+                let flow_label: u32 = of(n);
+                host.connect(n, 1, PathOptions { flow_label, ..options() });
+                let shares = host.shares(0..n + 1, ports);
+                assert!(even(&shares), "{shares:?}");
+            }
+            let mut usable = vec![true; ports];
+            usable[0] = false;
+            host.tell(&usable);
+            let shares = host.shares(0..12, ports);
+            assert!(shares[0] == 0 && even(&shares[1..]), "{shares:?}");
+            host.tell(&vec![true; ports]);
+            assert!(even(&host.shares(0..12, ports)));
+            // Those without are dealt among them.
+            host.connect_all(12..18);
+            assert!(even(&host.shares(0..18, ports)));
+        }
     }
-    host.tell(&[true, false]);
-    host.tell(&[true, true, true]);
-    assert!((0..8).all(|n| host.address(n).source_port == 0xc000 | 0x1234));
-    // Those without are dealt as if there were no others.
-    host.connect_all(8..14);
-    assert_eq!(host.shares(8..14, 3), [2, 2, 2]);
+}
+
+#[test]
+fn a_flow_label_chooses_the_port_where_it_leads_to_the_right_port_of_the_bond() {
+    for flow_label in 1..40 {
+        let mut host = Host::new(1, &[true; 3]);
+        let options = PathOptions { flow_label, ..options() };
+        host.connect(0, 1, options);
+        let (first, port) = (host.port_of(0), host.address(0).source_port);
+        assert_eq!(port, 0xc000 | flow_label as u16);
+        let mut usable = [true; 3];
+        usable[first] = false;
+        host.tell(&usable);
+        assert_ne!(host.port_of(0), first);
+        // It stays where it is, and so does the next one with the label of the first.
+        host.tell(&[true; 3]);
+        assert_ne!(host.port_of(0), first);
+        host.connect(1, 1, options);
+        assert_eq!((host.port_of(1), host.address(1).source_port), (first, port));
+    }
+}
+
+#[test]
+fn an_alternate_path_leaves_by_the_port_of_its_flow_label() {
+    for flow_label in 1..40 {
+        let mut host = Host::new(1, &[true; 2]);
+        host.connect(0, 1, PathOptions { flow_label: 0x1234, ..options() });
+        let other = PathOptions { flow_label: 0x1234 + flow_label, ..options() };
+        // Another queue pair has the label for its only path, which was dealt.
+        host.connect(1, 1, other);
+        host.paths.set_alternate(host.now, qpn(0), ip(0, 0), ip(0, 1), other).unwrap();
+        host.settle();
+        let alternate = |host: &Host| host.paths.both_paths(qpn(0))[1].unwrap();
+        let port = |host: &Host| host.paths.path(alternate(host)).unwrap().source_port;
+        let of_label = 0xc000 | (0x1234 + flow_label) as u16;
+        assert_eq!(port(&host), of_label);
+        for usable in [[true, false], [false, true], [true, true]] {
+            host.tell(&usable);
+            assert_eq!(port(&host), of_label);
+        }
+        host.paths.migrate(host.now, qpn(0)).unwrap();
+        host.settle();
+        host.tell(&[true, false]);
+        assert_eq!(host.address(0).source_port, of_label);
+        // Nothing tells it from others any more.
+        host.paths.clear_alternate(host.now, qpn(0));
+        host.settle();
+        host.connect_all(2..6);
+        host.tell(&[true, true]);
+        let shares = host.shares(0..6, 2);
+        assert!(even(&shares), "{shares:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use polypath_e2e::guest::Problem;
 use std::fmt;
 use std::time::Instant;
 
-/// The TCP port on which the server listens.
+/// The port on which the server listens, of TCP or of rdma_cm.
 const PORT: u16 = 18515;
 /// So many bytes must come by each slave that counts.
 const EACH: u64 = 4 << 20;
@@ -23,24 +23,36 @@ pub(crate) struct Case {
     /// The devices of the server and of the client, which sends.
     devices: [&'static str; 2],
     queue_pairs: usize,
+    /// Whether rdma_cm connects them: it gives each a flow label.
+    rdma_cm: bool,
     /// How many slaves the bond has, one stage after the other.
     slaves: &'static [usize],
 }
 
-/// Without rdma_cm, which gives each connection a flow label, and with it a source port.
-pub(crate) const CASES: [Case; 4] = [
+pub(crate) const CASES: [Case; 5] = [
     Case {
         mode: Mode::Lacp,
         what: "plain queue pairs spread",
         devices: ["roce:bond0", "roce:bond0"],
         queue_pairs: 4,
+        rdma_cm: false,
         slaves: &[4],
+    },
+    Case {
+        mode: Mode::BalanceXor,
+        what: "plain queue pairs of rdma_cm spread over slaves that come",
+        devices: ["roce:bond0", "roce:bond0"],
+        // There is another one, which carries nothing.
+        queue_pairs: 8,
+        rdma_cm: true,
+        slaves: &[4, 2, 4],
     },
     Case {
         mode: Mode::BalanceXor,
         what: "plain queue pairs spread over slaves that come",
         devices: ["roce:bond0", "roce:bond0"],
         queue_pairs: 4,
+        rdma_cm: false,
         slaves: &[2, 4, 2],
     },
     Case {
@@ -48,6 +60,7 @@ pub(crate) const CASES: [Case; 4] = [
         what: "queue pairs with a plain peer spread over slaves that come",
         devices: ["roce:bond0", "bond0"],
         queue_pairs: 4,
+        rdma_cm: false,
         slaves: &[2, 4, 1, 3],
     },
     Case {
@@ -55,12 +68,13 @@ pub(crate) const CASES: [Case; 4] = [
         what: "one queue pair with a Polypath peer uses slaves that come",
         devices: ["bond0", "bond0"],
         queue_pairs: 1,
+        rdma_cm: false,
         slaves: &[2, 4, 1, 3],
     },
 ];
 
 /// Those of a sample.
-pub(crate) const SAMPLE: [&str; 2] = [CASES[0].what, CASES[2].what];
+pub(crate) const SAMPLE: [&str; 2] = [CASES[1].what, CASES[3].what];
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,9 +85,10 @@ impl fmt::Display for Case {
 impl Case {
     fn program(&self, guest: usize) -> String {
         let (device, queue_pairs) = (self.devices[guest], self.queue_pairs);
+        let how = if self.rdma_cm { "-R" } else { "" };
         format!(
             "program polypath run --device {device} -- stdbuf -oL \
-             ib_write_bw -s 65536 -q {queue_pairs} -D 3600 -f 1"
+             ib_write_bw -s 65536 -q {queue_pairs} -D 3600 -f 1 {how}"
         )
     }
 
@@ -82,7 +97,10 @@ impl Case {
         stage.bond(self.mode, self.slaves[0])?;
         stage.both("rm -f /tmp/program")?;
         stage.guest(0).server.start(&self.program(0))?;
-        stage.wait_tcp(0, PORT)?;
+        match self.rdma_cm {
+            true => stage.wait_cm(0, PORT)?,
+            false => stage.wait_tcp(0, PORT)?,
+        }
         stage.guest(1).server.start(&format!("{} {}", self.program(1), ADDRESSES[0]))?;
         let went = self.watch(stage).map_err(|problem| cases::with_output(stage, &problem));
         cases::stop(stage)?;
