@@ -81,7 +81,7 @@ struct Hand {
 
 impl PathManager {
     /// The bond whose ports the plain queue pairs of a peer share, if its hash is known. The path of a flow
-    /// label that a queue pair holds in reserve is not dealt: its source port tells the peer which path it is.
+    /// label that a queue pair holds in reserve is not dealt: its source port tells the peer which it is.
     pub(crate) fn bond_of(&self, peer: &Peer) -> Option<&Lag> {
         let told_by_port = peer.key.options.flow_label != 0 && !peer.reserved.is_empty();
         self.bond_between(&peer.key).filter(|_| !told_by_port)
@@ -130,8 +130,8 @@ impl PathManager {
         }
     }
 
-    /// A source port by which a peer's packets leave by this port of its bond: that of its flow label, or else
-    /// one that another path has, so that few sockets are needed.
+    /// A source port by which a peer's packets leave by this port of its bond: that of its flow label, or
+    /// else one that another path has, so that few sockets are needed.
     pub(crate) fn port_by(&mut self, pair: Pair, flow_label: u32, member: u32) -> u16 {
         let Some(lag) = self.local.lag(self.local.ifindex_of(pair.0)) else {
             return self.draw_port(pair, 0);
@@ -171,8 +171,8 @@ impl PathManager {
         if fit.is_empty() { usable().collect() } else { fit }
     }
 
-    /// The port of the bond with the fewest queue pairs. Of several, the one that is wanted, or else the first
-    /// in an order that begins elsewhere for each lane and peer.
+    /// The port of the bond with the fewest queue pairs. Of several, the one that is wanted, or else the
+    /// first in an order that begins elsewhere for each lane and peer.
     pub(crate) fn least_loaded(
         &self,
         lag: &Lag,
