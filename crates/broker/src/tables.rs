@@ -14,7 +14,7 @@ use polypath_topology::{
 
 use crate::netlink::{AddressMessage, BondData, Dump, LinkMessage};
 use crate::sys::ethtool;
-use crate::uplinks::leads_out;
+use crate::uplinks::{bond_below, leads_out};
 
 /// Properties of an interface that drivers know and rtnetlink does not report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -102,10 +102,14 @@ impl Tables {
             .collect();
         let bonds: BTreeMap<u32, BondData> =
             links.iter().filter_map(|link| Some((link.ifindex, link.bond?))).collect();
+        let above: BTreeMap<u32, u32> = links
+            .iter()
+            .filter_map(|link| Some((link.ifindex, bond_below(link, &links)?)))
+            .collect();
         let port = |link: LinkMessage| {
             let leads_out = out.contains(&link.ifindex);
-            let slave = self.slave(&link, &bonds);
-            Port { slave, ..self.port(link, leads_out, &addresses) }
+            let (slave, above) = (self.slave(&link, &bonds), above.get(&link.ifindex).copied());
+            Port { slave, above, ..self.port(link, leads_out, &addresses) }
         };
         let ports = links.into_iter().map(port).collect();
         let ports = numbered(ports);
@@ -221,6 +225,7 @@ impl Tables {
                 xmit_hash_policy: bond.xmit_hash_policy,
             }),
             slave: None,
+            above: None,
             addresses: mine.take(ADDRESSES_MAX).map(address).collect(),
             name: link.name,
         }
@@ -324,7 +329,7 @@ mod tests {
             master: 0,
             bond: None,
             slave: None,
-            joined_here: false,
+            joined: None,
         }
     }
 

@@ -24,6 +24,15 @@ use crate::netlink::{AddressMessage, LinkMessage};
 /// into this namespace from one where it is.
 const LIKE_HARDWARE: [&str; 6] = ["", "vlan", "macvlan", "macvtap", "ipvlan", "macsec"];
 
+/// Kinds whose packets are those of the interface below them, perhaps with a tag.
+const ABOVE: [&str; 4] = ["vlan", "macvlan", "macvtap", "ipvlan"];
+
+/// Kinds by which a bridge leads to containers and virtual machines.
+const INWARD: [&str; 2] = ["veth", "tun"];
+
+/// How many interfaces above each other are followed.
+const STORIES: u8 = 6;
+
 /// Kinds that have ports.
 const BUNDLES: [&str; 3] = ["bridge", "bond", "team"];
 
@@ -68,11 +77,38 @@ pub(crate) fn leads_out(
                 || inner.any(|inner| LIKE_HARDWARE.contains(&inner.kind.as_str()))
         });
     }
-    if NOWHERE.contains(&kind) || (kind == "veth" && link.joined_here) {
+    if NOWHERE.contains(&kind) || (kind == "veth" && link.joined.is_some()) {
         return false;
     }
     let mut own = addresses.iter().filter(|address| address.ifindex == link.ifindex);
     own.any(has_room)
+}
+
+/// The index of the bond or team by which all leaves that an interface above it sends; `None` if it is above
+/// none. `links` are all interfaces.
+pub(crate) fn bond_below(link: &LinkMessage, links: &[LinkMessage]) -> Option<u32> {
+    below(link, links, STORIES)
+}
+
+fn below(link: &LinkMessage, links: &[LinkMessage], stories: u8) -> Option<u32> {
+    let stories = stories.checked_sub(1)?;
+    let of = |link: &LinkMessage| {
+        link.bond.map(|_| link.ifindex).or_else(|| below(link, links, stories))
+    };
+    match link.kind.as_str() {
+        "bridge" => {
+            let mut ports = links.iter().filter(|port| port.master == link.ifindex);
+            // Guests' links lead back into the host.
+            let mut ways =
+                ports.by_ref().filter(|port| !INWARD.contains(&port.kind.as_str())).map(of);
+            let first = ways.next()??;
+            ways.all(|way| way == Some(first)).then_some(first)
+        }
+        kind if ABOVE.contains(&kind) => {
+            links.iter().find(|other| Some(other.ifindex) == link.joined).and_then(of)
+        }
+        _ => None,
+    }
 }
 
 /// Whether an address's network has room for another address.
@@ -99,8 +135,44 @@ mod tests {
             master,
             bond: None,
             slave: None,
-            joined_here: false,
+            joined: None,
         }
+    }
+
+    #[test]
+    fn what_is_above_a_bond_is_known() {
+        let over =
+            |ifindex, kind, joined| LinkMessage { joined: Some(joined), ..link(ifindex, kind, 0) };
+        let bond = |ifindex, master| LinkMessage {
+            bond: Some(crate::netlink::BondData::default()),
+            ..link(ifindex, "bond", master)
+        };
+        let mut in_bridge = over(5, "vlan", 3);
+        in_bridge.master = 6;
+        let links = [
+            link(2, "", 3),
+            bond(3, 0),
+            over(4, "vlan", 3),
+            in_bridge,
+            link(6, "bridge", 0),
+            link(7, "veth", 6),
+            over(8, "macvlan", 6),
+            over(9, "vlan", 2),
+            link(10, "", 11),
+            link(11, "bridge", 0),
+            bond(12, 11),
+            over(13, "macsec", 3),
+            over(14, "ipvlan", 4),
+            // Which cannot be.
+            over(15, "vlan", 15),
+            link(16, "bridge", 0),
+        ];
+        let found: Vec<(u32, u32)> = links
+            .iter()
+            .filter_map(|link| Some((link.ifindex, bond_below(link, &links)?)))
+            .collect();
+        // The bridge 11 has another way out.
+        assert_eq!(found, [(4, 3), (5, 3), (6, 3), (8, 3), (14, 3)]);
     }
 
     fn address(ifindex: u32, text: &str) -> AddressMessage {
@@ -173,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_veth_to_the_same_namespace_leads_nowhere() {
-        let links = [LinkMessage { joined_here: true, ..link(2, "veth", 0) }];
+        let links = [LinkMessage { joined: Some(9), ..link(2, "veth", 0) }];
         assert!(those(&links, &[address(2, "10.0.0.1/24")], &[]).is_empty());
     }
 

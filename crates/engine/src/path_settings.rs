@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use polypath_paths::{
-    AffinityRule, Config as PathConfig, DownRule, Lag, LagMember, LocalAddress, Mode, PeerMode,
-    Primary, PrimaryReselect, Usage,
+    AffinityRule, Config as PathConfig, DownRule, Hashed, Lag, LagMember, LocalAddress, Mode,
+    PeerMode, Primary, PrimaryReselect, Usage,
 };
 use polypath_topology::rules::{Origin, PolicyChoice};
 use polypath_topology::{
@@ -148,17 +148,21 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
-/// The bonds of the kernel's whose ports can be chosen by source port.
+/// The bonds of the kernel's, whose ports can mostly be chosen by source port.
 pub(crate) fn lags(table: &Table) -> Vec<Lag> {
     let member = |link: &topology::Port| LagMember {
         ifindex: link.ifindex,
         usable: link.slave.is_some_and(|slave| slave.usable),
     };
     let lag = |port: &topology::Port| {
-        let hashed = port.bond?.hashed_ports()?;
         Some(Lag {
             ifindex: port.ifindex,
-            ipv6: hashed == topology::HashedPorts::All,
+            above: topology::above(table, port.ifindex).map(|port| port.ifindex).collect(),
+            hashed: match port.bond?.hashed_ports() {
+                Some(topology::HashedPorts::All) => Hashed::All,
+                Some(topology::HashedPorts::Ipv4) => Hashed::Ipv4,
+                None => Hashed::None,
+            },
             members: topology::links_of(table, port.ifindex).into_iter().map(member).collect(),
         })
     };
@@ -233,9 +237,24 @@ mod tests {
     fn a_bonds_ports_are_told_in_the_kernels_order_if_it_hashes_source_ports() {
         let member = |ifindex, usable| LagMember { ifindex, usable };
         let members = vec![member(3, false), member(2, true)];
-        assert_eq!(lags(&bonded(4, [true, false])), [Lag { ifindex: 9, ipv6: true, members }]);
-        assert!(lags(&bonded(1, [true, false])).is_empty());
-        assert!(lags(&bonded(0, [true, true])).is_empty());
+        let lag = Lag { ifindex: 9, above: vec![], hashed: Hashed::All, members };
+        assert_eq!(lags(&bonded(4, [true, false])), [lag.clone()]);
+        for mode in [0, 1] {
+            let unknown = Lag { hashed: Hashed::None, ..lag.clone() };
+            assert_eq!(lags(&bonded(mode, [true, false])), [unknown]);
+        }
+        let mut table = bonded(4, [true, false]);
+        table.ports.push(Port { above: Some(9), ..port(12, &["10.1.0.1"]) });
+        assert_eq!(lags(&table), [Lag { above: vec![12], ..lag }]);
+        let selection = Selection::parse("bond0").unwrap();
+        table.ports[2].name = "bond0".to_owned();
+        let usable = |table: &Table| -> Vec<(u32, bool, bool)> {
+            let list = local_addresses(table, &selection);
+            list.iter().map(|a| (a.ifindex, a.usable, a.link_up)).collect()
+        };
+        assert_eq!(usable(&table), [(9, true, true), (12, true, true)]);
+        table.ports[0].slave.as_mut().unwrap().usable = false;
+        assert_eq!(usable(&table), [(9, true, false), (12, true, false)]);
     }
 
     #[test]

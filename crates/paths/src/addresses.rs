@@ -46,9 +46,19 @@ impl LocalAddresses {
         &self.lags
     }
 
-    /// The bond that the interface of this index is.
+    /// The bond that the interface of this index is, or that it stands on.
     pub(crate) fn lag(&self, ifindex: u32) -> Option<&Lag> {
-        self.lags.iter().find(|lag| lag.ifindex == ifindex)
+        self.lags.iter().find(|lag| lag.ifindex == ifindex || lag.above.contains(&ifindex))
+    }
+
+    /// The addresses as peers are told of them: interfaces above a bond count as that bond, because a path by
+    /// one of them is no other way than a path by another one, and a queue pair keeps to its VLAN.
+    pub(crate) fn by_link(&self) -> Vec<LocalAddress> {
+        let of_link = |a: &LocalAddress| {
+            let ifindex = self.lag(a.ifindex).map_or(a.ifindex, |lag| lag.ifindex);
+            LocalAddress { ifindex, ..*a }
+        };
+        self.list.iter().map(of_link).collect()
     }
 
     /// The bond, and its port by which the n-th path between two addresses is to leave

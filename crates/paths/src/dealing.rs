@@ -217,12 +217,12 @@ impl PathManager {
         bonds.into_iter().for_each(|bond| self.deal(bond));
     }
 
-    /// Deals the plain queue pairs of a bond anew: those whose port cannot be used move, and then as few as
+    /// Deals the plain queue pairs of the bond that has this interface anew: those whose port cannot be used move, and then as few as
     /// possible, so that the ports share them evenly.
     pub(crate) fn deal(&mut self, bond: u32) {
         let Some(lag) = self.local.lag(bond).cloned() else { return };
-        let mut hands = self.hands(bond);
-        let mut loads = self.loads(bond);
+        let mut hands = self.hands(lag.ifindex);
+        let mut loads = self.loads(lag.ifindex);
         let before: Vec<u32> = hands.iter().map(|hand| hand.port).collect();
         for hand in hands.iter_mut() {
             let fit = self.fit_ports(&lag, hand.pair);

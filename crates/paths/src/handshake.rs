@@ -97,7 +97,7 @@ impl PathManager {
         let association = peer.and_then(|p| p.association).and_then(|a| self.associations.get(a));
         let (addresses, addresses_version) = match association {
             Some(a) => (a.announced.clone(), a.announced_version),
-            None => (announce(self.local.list(), anchor.as_slice(), &[]), self.first_version),
+            None => (announce(&self.local.by_link(), anchor.as_slice(), &[]), self.first_version),
         };
         Hello {
             kind: HelloKind::Hello,
@@ -299,7 +299,7 @@ impl PathManager {
         let mut a = Association::new(local, remote, key.slot, peer);
         a.local_ports = self.config.ports;
         a.anchors.push((key.local, key.remote));
-        a.announced = announce(self.local.list(), &a.anchors, &[]);
+        a.announced = announce(&self.local.by_link(), &a.anchors, &[]);
         a.announced_version = self.first_version;
         a.last_answer = self.clock.awake();
         let index = self.associations.insert(a, &mut self.random).ok_or(Refused::Limit)?;

@@ -9,16 +9,29 @@ use polypath_wire::ROCE_PORT;
 use crate::bytes::spread;
 use crate::select::Pair;
 
-/// A bond of the kernel's that hashes addresses and UDP ports (`xmit_hash_policy layer3+4` or `encap3+4`).
+/// A bond of the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lag {
     /// The index of its interface.
     pub ifindex: u32,
-    /// Whether it hashes IPv6 packets in this way, too. With `encap3+4` it takes the hash by which the kernel
-    /// has made their flow label instead, which is random.
-    pub ipv6: bool,
+    /// The indexes of the interfaces above it (VLANs, bridges), whose packets it treats as its own.
+    pub above: Vec<u32>,
+    /// The packets of which it hashes addresses and UDP ports, and nothing else.
+    pub hashed: Hashed,
     /// Its ports, in the order in which the kernel keeps them.
     pub members: Vec<LagMember>,
+}
+
+/// The packets of which a bond hashes addresses and UDP ports, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hashed {
+    /// All (`xmit_hash_policy layer3+4`).
+    All,
+    /// Those of IPv4 (`encap3+4`). For others it takes the hash by which the kernel has made their flow
+    /// label, which is random.
+    Ipv4,
+    /// None: nobody knows by which port a packet leaves.
+    None,
 }
 
 /// A port of a bond.
@@ -83,7 +96,11 @@ impl Lag {
 
     /// Whether the hash of packets between these addresses is known.
     pub(crate) fn is_known(&self, pair: Pair) -> bool {
-        self.ipv6 || pair.0.is_ipv4()
+        match self.hashed {
+            Hashed::All => true,
+            Hashed::Ipv4 => pair.0.is_ipv4(),
+            Hashed::None => false,
+        }
     }
 
     /// The port of the bond for the n-th path between two addresses; `None` if the bond has none, or if its
@@ -108,7 +125,8 @@ mod tests {
 
     fn lag(usable: &[bool]) -> Lag {
         let member = |(ifindex, usable): (u32, &bool)| LagMember { ifindex, usable: *usable };
-        Lag { ifindex: 9, ipv6: true, members: (10..).zip(usable).map(member).collect() }
+        let members = (10..).zip(usable).map(member).collect();
+        Lag { ifindex: 9, above: vec![], hashed: Hashed::All, members }
     }
 
     /// By hand, for a little-endian machine. 10.0.0.1 is 0100000a, 10.0.0.2 is 0200000a, ports 49152 and 4791
@@ -139,7 +157,7 @@ mod tests {
             assert_eq!(by(&[false, true, false], port), Some(11));
             assert_eq!(by(&[false; 2], port), None);
             assert_eq!(by(&[], port), None);
-            let unknown = Lag { ipv6: false, ..lag(&[true]) };
+            let unknown = Lag { hashed: Hashed::Ipv4, ..lag(&[true]) };
             assert_eq!(unknown.leaves_by(pair, port), Some(10));
             let six = (IpAddr::from([1_u16; 8]), IpAddr::from([2_u16; 8]));
             assert_eq!((unknown.leaves_by(six, port), unknown.member_of(six, 0)), (None, None));

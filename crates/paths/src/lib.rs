@@ -65,7 +65,7 @@ pub use config::{
     AffinityRule, Config, CongestionControl, DownRule, LaneIdentity, LocalAddress, Mode,
     PathOptions, PeerMode, Primary, PrimaryReselect, Usage,
 };
-pub use lag::{Lag, LagMember};
+pub use lag::{Hashed, Lag, LagMember};
 pub use manager::{
     MAX_CONTROL_QUEUE, MAX_EVENTS, MAX_PEERS, MAX_QUEUE_PAIRS, MAX_UD_PATHS, PathManager,
 };

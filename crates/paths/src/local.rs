@@ -95,7 +95,7 @@ impl PathManager {
     /// for each pair, if that changed.
     pub(crate) fn announce_again(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get_mut(index) else { return };
-        let list = announce(self.local.list(), &a.anchors, &a.announced);
+        let list = announce(&self.local.by_link(), &a.anchors, &a.announced);
         let ports = self.config.ports;
         if list == a.announced && ports == a.local_ports {
             return;

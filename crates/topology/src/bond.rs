@@ -1,7 +1,8 @@
 //! Bonds: one device with one port over several links.
 //!
 //! A bond of the kernel's that is an interface of the table is *adopted*: the device has its name and its
-//! addresses, and the kernel chooses the link of each packet, mostly by its UDP source port. Its mode says
+//! addresses, those of the VLANs, macvlans, ipvlans and bridges above it too, as RDMA devices have them in
+//! Linux. The kernel chooses the link of each packet, mostly by its UDP source port. Its mode says
 //! how many of these there are and how they are used
 //! ([`KernelBond::settings`](crate::KernelBond::settings)).
 //!
@@ -15,10 +16,9 @@ use crate::choice::Choice;
 use crate::device::{Aggregation, DeviceKind, DeviceSpec, MEMBERS_MAX, PortSpec};
 use crate::error::SelectionError;
 use crate::interface::Port;
-use crate::links::links_of;
+use crate::links::{above, links_of};
 use crate::mp::{MP, guid};
 use crate::provider::Provider;
-use crate::roce;
 use crate::table::Table;
 
 /// The provider of `bond0`: a bond of the kernel's, or several interfaces, with the modes and options of
@@ -72,13 +72,17 @@ pub(crate) fn settings_of_adopted(table: &Table, choice: &Choice) -> Bonding {
 fn adopt(table: &Table, port: &Port) -> DeviceSpec {
     let links = links_of(table, port.ifindex).iter().map(|link| link.ifindex).collect();
     let of_name = Choice { text: port.name.clone(), ..Choice::default() };
+    let over = above(table, port.ifindex).map(|port| port.ifindex);
+    let members = std::iter::once(port.ifindex).chain(over).take(MEMBERS_MAX).collect();
+    // What is above it comes and goes, and the table stays.
+    let key = format!("{}:{}", KIND.prefix, port.ifindex);
     DeviceSpec {
         name: port.name.clone(),
         kind: &KIND,
         node_guid: guid(table, &of_name, port, OF_KIND),
         index: INDEX_ADOPTED.saturating_add(port.ifindex),
         uverbs: UVERBS_ADOPTED.saturating_add(port.ifindex),
-        ports: vec![PortSpec { links, ..roce::port(port) }],
+        ports: vec![PortSpec { links, ..PortSpec::new(members, key) }],
     }
 }
 
@@ -317,6 +321,37 @@ mod tests {
         assert_eq!(settings.to_string(), "balance,ports=2");
         table.ports[3].enslaved = true;
         assert_eq!(names(&table, ""), ["eth4"], "not one that is the port of a bridge");
+    }
+
+    #[test]
+    fn a_bond_has_the_addresses_of_what_is_above_it() {
+        let mut table = bonded();
+        table.ports[3].addresses.clear();
+        let selection = Selection::default().resolve(&table);
+        let key = |table: &Table| selection.gid_tables(table)[0].0.clone();
+        let before = key(&table);
+        let vlan = |ifindex, ip: &str| Port {
+            above: Some(9),
+            mac: table.ports[3].mac,
+            mtu: 9000,
+            ..port(ifindex, &format!("bond0.{ifindex}"), &[ip])
+        };
+        let enslaved = Port { enslaved: true, ..vlan(14, "10.14.0.1") };
+        let (a, b) = (vlan(12, "10.12.0.1"), vlan(13, "10.13.0.1"));
+        table.ports.extend([a, b, enslaved]);
+        let [device] = &devices(&table, &selection)[..] else { panic!("one device") };
+        let port = &device.ports[0];
+        assert_eq!((&port.members[..], &port.links[..]), (&[9, 12, 13][..], &[2, 3][..]));
+        let ips: Vec<String> = port.entries().map(|(_, gid)| gid.ip.to_string()).collect();
+        assert_eq!(ips, ["fe80::5054:ff:fe00:9", "10.12.0.1", "10.13.0.1"]);
+        assert_eq!((port.is_active(&table), port.speed_mbps(&table)), (true, 20_000));
+        assert_eq!(key(&table), before, "indexes stay when a VLAN comes");
+        assert_eq!(selection.settings_below(&table).to_string(), "balance,ports=2");
+        for link in &mut table.ports[..2] {
+            link.link_up = false;
+        }
+        assert!(!port.is_active(&table), "before the VLANs' own state follows");
+        assert_eq!(names(&table, "roce"), ["roce0", "roce1", "roce2", "roce3"], "one for each");
     }
 
     #[test]

@@ -92,6 +92,12 @@ impl PortSpec {
         interface.carries(table) && !self.keeps_out(interface)
     }
 
+    /// Its interfaces that are not above another one of them.
+    pub fn lowest<'a>(&self, table: &'a Table) -> impl Iterator<Item = &'a Port> {
+        let is_lowest = |port: &&Port| port.above.is_none_or(|it| !self.members.contains(&it));
+        self.interfaces(table).filter(is_lowest)
+    }
+
     /// Whether one of its interfaces counts as having a link.
     fn has_link(&self, table: &Table, interface: &Port) -> bool {
         interface.has_link(table) && !self.keeps_out(interface)
@@ -115,16 +121,16 @@ impl PortSpec {
     /// DOWN.
     #[must_use]
     pub fn is_active(&self, table: &Table) -> bool {
-        let linked = self.interfaces(table).filter(|port| self.has_link(table, port)).count();
+        let linked = self.lowest(table).filter(|port| self.has_link(table, port)).count();
         linked >= usize::from(self.aggregation.min_links.max(1))
     }
 
-    /// The sum of the speeds of its interfaces that have a link, in Mbit/s, or that of the first one if
-    /// only one carries data at a time. An interface whose driver reports no speed counts as 1,000.
+    /// The sum of the speeds of its interfaces that have a link, in Mbit/s, without those above others, or
+    /// that of the first one if only one carries data at a time. An interface whose driver reports no speed counts as 1,000.
     #[must_use]
     pub fn speed_mbps(&self, table: &Table) -> u32 {
         let room = if self.aggregation.one_at_a_time { 1 } else { usize::MAX };
-        let linked = self.interfaces(table).filter(|port| self.has_link(table, port)).take(room);
+        let linked = self.lowest(table).filter(|port| self.has_link(table, port)).take(room);
         linked.map(|port| port.rate_mbps(table).unwrap_or(1000)).fold(0, u32::saturating_add)
     }
 

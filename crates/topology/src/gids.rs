@@ -126,9 +126,17 @@ impl GidTable {
         table
     }
 
-    /// Updates the table for these ports. Returns whether anything changed.
+    /// Updates the table for these ports. If several have the same link-local address, it is that of the
+    /// first. Returns whether anything changed.
     pub fn update_from_ports<'a>(&mut self, ports: impl IntoIterator<Item = &'a Port>) -> bool {
-        let wanted: Vec<GidEntry> = ports.into_iter().flat_map(entries_of).collect();
+        let mut wanted: Vec<GidEntry> = Vec::new();
+        for entry in ports.into_iter().flat_map(entries_of) {
+            // A VLAN has the hardware address of what it is above.
+            let link_local = matches!(entry.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            if !link_local || wanted.iter().all(|other| other.gid != entry.gid) {
+                wanted.push(entry);
+            }
+        }
         self.update(&wanted)
     }
 
@@ -228,6 +236,16 @@ pub(crate) mod tests {
         let table = GidTable::of_ports([&a, &b]);
         let expect = ["fe80::5054:ff:fe00:2", "10.0.0.1", "fe80::5054:ff:fe00:3", "10.0.1.1"];
         assert_eq!(ips(&table), expect);
+    }
+
+    #[test]
+    fn a_vlan_does_not_repeat_the_link_local_gid_of_what_it_is_above() {
+        let bond = port(9, "bond0", &["10.0.0.1"]);
+        let vlan =
+            Port { mac: bond.mac, ..port(12, "bond0.100", &["fe80::5054:ff:fe00:9", "10.1.0.1"]) };
+        let table = GidTable::of_ports([&bond, &vlan]);
+        assert_eq!(ips(&table), ["fe80::5054:ff:fe00:9", "10.0.0.1", "10.1.0.1"]);
+        assert_eq!(table.entries()[2].ifindex, 12);
     }
 
     #[test]

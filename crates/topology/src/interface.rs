@@ -43,6 +43,9 @@ pub struct Port {
     pub bond: Option<KernelBond>,
     /// What the kernel tells of it, if it is a port of a bond or team.
     pub slave: Option<KernelSlave>,
+    /// The index of the bond or team that all it sends leaves by, if it is a VLAN, a macvlan, an ipvlan or a
+    /// bridge above one.
+    pub above: Option<u32>,
     /// The addresses, in the kernel's order.
     pub addresses: Vec<Address>,
 }
@@ -74,6 +77,7 @@ impl Port {
             lacp: None,
             bond: None,
             slave: None,
+            above: None,
             addresses: Vec::new(),
         }
     }

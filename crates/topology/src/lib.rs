@@ -58,7 +58,7 @@ pub use error::SelectionError;
 pub use gids::{GID_TABLE_LEN, GidEntry, GidTable, NamedGidTable};
 pub use interface::{Address, Port};
 pub use kernel_bond::{HashedPorts, KernelBond, KernelSlave};
-pub use links::links_of;
+pub use links::{above, links_of};
 pub use mp::MP;
 pub use multiport::ROCE2;
 pub use provider::Provider;

@@ -13,42 +13,56 @@ pub fn links_of(table: &Table, ifindex: u32) -> Vec<&Port> {
     links
 }
 
+/// The interfaces above the bond or team with this index (VLANs, macvlans, ipvlans, bridges) that can carry a
+/// device.
+pub fn above(table: &Table, ifindex: u32) -> impl Iterator<Item = &Port> {
+    table.ports.iter().filter(move |port| port.above == Some(ifindex) && port.usable())
+}
+
 impl Port {
-    /// Whether packets can leave by it now. If it is a bond of the kernel's, one of its ports must carry
-    /// traffic, which shows earlier than the bond's own state.
+    /// The bond or team that it is, or that it stands on.
+    fn below<'a>(&'a self, table: &'a Table) -> &'a Self {
+        self.above.and_then(|ifindex| table.port(ifindex)).unwrap_or(self)
+    }
+
+    /// Whether packets can leave by it now. If it is a bond of the kernel's, or above one, one of the bond's
+    /// ports must carry traffic, which shows earlier than the bond's own state.
     #[must_use]
     pub fn carries(&self, table: &Table) -> bool {
         let usable = |link: &&Self| link.slave.is_some_and(|slave| slave.usable);
         self.link_up && self.holds_for_links(table, |links| links.iter().any(usable))
     }
 
-    /// Whether it has a link. If it is a bond of the kernel's, one of its ports must have one, even if
-    /// another one is active: the kernel will choose it in a moment.
+    /// Whether it has a link. If it is a bond of the kernel's, or above one, one of the bond's ports must have
+    /// one, even if another one is active: the kernel will choose it in a moment.
     #[must_use]
     pub fn has_link(&self, table: &Table) -> bool {
         self.link_up && self.holds_for_links(table, |links| links.iter().any(|link| link.link_up))
     }
 
-    /// Whether it is no bond, or one of whose ports nothing is known, or one whose ports satisfy `holds`.
+    /// Whether it stands on no bond, or on one of whose ports nothing is known, or on one whose ports satisfy
+    /// `holds`.
     fn holds_for_links(&self, table: &Table, holds: impl Fn(&[&Self]) -> bool) -> bool {
-        if self.bond.is_none() {
+        let below = self.below(table);
+        if below.bond.is_none() {
             return true;
         }
-        let links = links_of(table, self.ifindex);
+        let links = links_of(table, below.ifindex);
         links.is_empty() || holds(&links)
     }
 
-    /// The speed in Mbit/s; `None` if no driver reports one. That of a bond of the kernel's is the sum of the
-    /// ports that carry traffic, or, if all of them send the same, the least.
+    /// The speed in Mbit/s; `None` if no driver reports one. That of a bond of the kernel's, and of what is
+    /// above it, is the sum of the ports that carry traffic, or, if all of them send the same, the least.
     #[must_use]
     pub fn rate_mbps(&self, table: &Table) -> Option<u32> {
+        let below = self.below(table);
         // What a team's ports carry depends on its runner, which the kernel does not know.
-        let Some(mode) = self.bond.and_then(|bond| bond.mode) else { return self.speed_mbps };
-        let links = links_of(table, self.ifindex);
+        let Some(mode) = below.bond.and_then(|bond| bond.mode) else { return below.speed_mbps };
+        let links = links_of(table, below.ifindex);
         let usable = links.iter().filter(|link| link.slave.is_some_and(|slave| slave.usable));
         let speeds = usable.filter_map(|link| link.speed_mbps);
         let both = |a: u32, b| if mode == BROADCAST { a.min(b) } else { a.saturating_add(b) };
-        speeds.reduce(both).or(self.speed_mbps)
+        speeds.reduce(both).or(below.speed_mbps)
     }
 }
 
@@ -107,6 +121,25 @@ mod tests {
         assert!(alone.ports[0].carries(&alone) && alone.ports[0].has_link(&alone));
         alone.ports[0].link_up = false;
         assert!(!alone.ports[0].carries(&alone));
+    }
+
+    #[test]
+    fn what_is_above_a_bond_has_its_links_and_its_speed() {
+        let (up, idle, down) = ((true, true), (true, false), (false, false));
+        let vlan = Port { above: Some(9), ..Port::ethernet(12, "bond0.100") };
+        let of = |mode, links| {
+            let table = table(mode, links);
+            let speed = vlan.rate_mbps(&table);
+            (vlan.has_link(&table), vlan.carries(&table), speed)
+        };
+        assert_eq!(of(Some(4), [up, up]), (true, true, Some(35_000)));
+        assert_eq!(of(Some(1), [up, idle]), (true, true, Some(10_000)));
+        assert_eq!(of(Some(1), [down, idle]), (true, false, Some(7)), "before its state follows");
+        assert_eq!(of(Some(1), [down, down]), (false, false, Some(7)));
+        let mut table = table(Some(4), [up, up]);
+        let port = Port { enslaved: true, ..vlan.clone() };
+        table.ports.extend([vlan, Port { ifindex: 13, ..port }]);
+        assert_eq!(above(&table, 9).map(|port| port.ifindex).collect::<Vec<_>>(), [12]);
     }
 
     #[test]

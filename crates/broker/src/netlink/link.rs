@@ -37,8 +37,9 @@ pub(crate) struct LinkMessage {
     pub(crate) bond: Option<BondData>,
     /// What is told of it as the port of a bond or team.
     pub(crate) slave: Option<SlaveData>,
-    /// Whether the interface below it or joined to it (`IFLA_LINK`) is in this network namespace.
-    pub(crate) joined_here: bool,
+    /// The index of the interface below it or joined to it (`IFLA_LINK`), if that is in this network
+    /// namespace.
+    pub(crate) joined: Option<u32>,
 }
 
 /// An address, as the kernel reports it.
@@ -84,9 +85,9 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
         master: 0,
         bond: None,
         slave: None,
-        joined_here: false,
+        joined: None,
     };
-    let (mut joined, mut elsewhere) = (false, false);
+    let mut elsewhere = false;
     for (kind, value) in attributes(body, LINK_LEN) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
@@ -94,7 +95,7 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => link.mtu = Reader(value).u32(0)?,
             libc::IFLA_MASTER => link.master = Reader(value).u32(0)?,
-            libc::IFLA_LINK => joined = Reader(value).u32(0)? != 0,
+            libc::IFLA_LINK => link.joined = Some(Reader(value).u32(0)?).filter(|it| *it != 0),
             IFLA_LINK_NETNSID => elsewhere = true,
             libc::IFLA_LINKINFO => {
                 let part = |wanted| {
@@ -119,7 +120,7 @@ pub(crate) fn parse_link(body: &[u8]) -> Option<LinkMessage> {
             _ => {}
         }
     }
-    link.joined_here = joined && !elsewhere;
+    link.joined = link.joined.filter(|_| !elsewhere);
     (link.ifindex != 0 && !link.name.is_empty()).then_some(link)
 }
 
@@ -232,8 +233,8 @@ mod tests {
             parse_link(&body).unwrap()
         };
         let here = veth(false);
-        assert_eq!((here.kind.as_str(), here.master, here.joined_here), ("veth", 9, true));
-        assert!(!veth(true).joined_here);
+        assert_eq!((here.kind.as_str(), here.master, here.joined), ("veth", 9, Some(3)));
+        assert_eq!(veth(true).joined, None);
     }
 
     #[test]

@@ -23,11 +23,15 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in devices(table, selection) {
         let ports: Vec<&Port> = device.interfaces(table).collect();
+        let lowest: Vec<&Port> = device.ports.iter().flat_map(|port| port.lowest(table)).collect();
         findings.push(describe(&device, &ports));
         findings.extend(judge_ports(&device.name, &ports));
         findings.extend(ports.iter().filter_map(|port| judge_bond(port)));
         if device.kind.multipath {
-            findings.extend(judge_members(table, &ports));
+            if let [only] = lowest[..] {
+                findings.extend(judge_only_member(table, only));
+            }
+            findings.extend(judge_members(&ports));
             findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
         }
         findings.extend(ports.iter().filter_map(|port| {
@@ -35,7 +39,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
                 fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{}/rp_filter", port.name));
             let all = fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter");
             let number = |text: std::io::Result<String>| text.ok()?.trim().parse::<u8>().ok();
-            judge_rp_filter(port, number(mode).max(number(all)), ports.len())
+            judge_rp_filter(port, number(mode).max(number(all)), lowest.len())
         }));
     }
     if let Some((what, cure)) = crate::devices::left_out(table, selection) {
@@ -87,7 +91,11 @@ fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
             let cure = format!("ip link set {name} up, or check the cable");
             findings.push(Finding::warning(format!("{name} has no link"), cure));
         }
-        if !port.addresses.iter().any(routable) {
+        let served = |it: &&Port| {
+            let above = it.ifindex == port.ifindex || it.above == Some(port.ifindex);
+            above && it.addresses.iter().any(routable)
+        };
+        if !ports.iter().any(served) {
             findings.push(Finding::warning(
                 format!(
                     "{name} has only its link-local GID: `-g 1` and rdma_cm have no address there"
@@ -123,11 +131,8 @@ fn routable(address: &Address) -> bool {
 }
 
 /// Checks that two members of one mp device are in different subnets and have the same MTU.
-fn judge_members(table: &Table, ports: &[&Port]) -> Vec<Finding> {
+fn judge_members(ports: &[&Port]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let [only] = ports {
-        findings.extend(judge_only_member(table, only));
-    }
     for (number, one) in ports.iter().enumerate() {
         for two in &ports[number + 1..] {
             // A member without a link is not compared.
@@ -162,8 +167,9 @@ fn judge_members(table: &Table, ports: &[&Port]) -> Vec<Finding> {
 
 /// Warns if the only interface is one link, too: a bond of the kernel's has several.
 fn judge_only_member(table: &Table, only: &Port) -> Option<Finding> {
-    let (name, links) = (&only.name, links_of(table, only.ifindex));
-    if only.bond.is_none() {
+    let links = links_of(table, only.above.unwrap_or(only.ifindex));
+    let name = &only.name;
+    if only.bond.is_none() && only.above.is_none() {
         let what = format!("only {name} is there: nothing to fail over to");
         return Some(Finding::warning(what, "give the host a second interface"));
     }
@@ -246,7 +252,7 @@ mod tests {
     #[test]
     fn a_good_pair_of_members_gives_no_finding() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
-        assert_eq!(judge_members(&Table::default(), &[&a, &b]), []);
+        assert_eq!(judge_members(&[&a, &b]), []);
         assert_eq!(judge_ports("mp0", &[&a, &b]), []);
     }
 
@@ -254,19 +260,15 @@ mod tests {
     fn the_smaller_mtu_counts_only_if_both_have_a_link() {
         let (large, mut small) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
         small.mtu = 1500;
-        assert!(
-            judge_members(&Table::default(), &[&large, &small])[0]
-                .what
-                .contains("the smaller counts")
-        );
+        assert!(judge_members(&[&large, &small])[0].what.contains("the smaller counts"));
         small.link_up = false;
-        assert_eq!(judge_members(&Table::default(), &[&large, &small]), []);
+        assert_eq!(judge_members(&[&large, &small]), []);
     }
 
     #[test]
     fn members_in_one_subnet_are_a_warning() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.0.9"));
-        assert!(judge_members(&Table::default(), &[&a, &b])[0].cure.contains("arp_ignore"));
+        assert!(judge_members(&[&a, &b])[0].cure.contains("arp_ignore"));
     }
 
     #[test]
@@ -280,13 +282,16 @@ mod tests {
             bond: Some(KernelBond { mode: Some(4), xmit_hash_policy: 1 }),
             ..Port::ethernet(9, "bond0")
         };
-        for (second, warnings) in [(true, 0), (false, 1)] {
-            let ports = vec![link(2, true), link(3, second), bond.clone()];
+        let vlan = Port { above: Some(9), ..Port::ethernet(12, "bond0.100") };
+        for (second, warns) in [(true, false), (false, true)] {
+            let ports = vec![link(2, true), link(3, second), bond.clone(), vlan.clone()];
             let table = Table { ports, ..Table::default() };
-            assert_eq!(judge_members(&table, &[&bond]).len(), warnings);
+            for only in [&bond, &vlan] {
+                assert_eq!(judge_only_member(&table, only).is_some(), warns);
+            }
         }
-        let alone = judge_members(&Table::default(), &[&port("eth0", "10.0.0.1")]);
-        assert!(alone[0].what.contains("only eth0 is there"));
+        let alone = judge_only_member(&Table::default(), &port("eth0", "10.0.0.1")).unwrap();
+        assert!(alone.what.contains("only eth0 is there"));
     }
 
     #[test]
@@ -302,6 +307,8 @@ mod tests {
         let mut bare = port("eth0", "10.0.0.1");
         bare.addresses.clear();
         assert!(judge_ports("roce0", &[&bare])[0].what.contains("-g 1"));
+        let vlan = Port { above: Some(2), ifindex: 3, ..port("eth0.100", "10.0.1.1") };
+        assert_eq!(judge_ports("bond0", &[&bare, &vlan]), []);
     }
 
     #[test]

@@ -21,7 +21,9 @@ fn tell(net: &mut Net, host: usize, usable: &[bool]) {
     let members = (0..).zip(usable).map(member).collect();
     net.links[0].bonds[host] = usable.to_vec();
     let now = net.now;
-    net.hosts[host].paths.set_lags(now, &[Lag { ifindex, ipv6: true, members }]);
+    net.hosts[host]
+        .paths
+        .set_lags(now, &[Lag { ifindex, above: vec![], hashed: Hashed::All, members }]);
     net.tell_local(host);
 }
 

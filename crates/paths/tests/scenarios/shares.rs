@@ -10,8 +10,9 @@ use crate::net::*;
 const SECOND: Duration = Duration::from_secs(1);
 /// The indexes of the bond's ports begin with this one.
 const FIRST: u32 = 100;
-/// The index of the bond.
+/// The index of the bond, and of a VLAN above it.
 const BOND: u32 = 2;
+const VLAN: u32 = 7;
 
 /// One host with a bond, and plain peers that never answer a handshake.
 struct Host {
@@ -35,7 +36,8 @@ impl Host {
             usable: true,
             speed_mbps: 0,
         };
-        host.paths.set_local(host.now, &[local]);
+        let of_vlan = LocalAddress { ip: ip(1, 0), ifindex: VLAN, ..local };
+        host.paths.set_local(host.now, &[local, of_vlan]);
         host
     }
 
@@ -43,7 +45,8 @@ impl Host {
     fn tell(&mut self, usable: &[bool]) {
         let member = |(n, usable): (u32, &bool)| LagMember { ifindex: FIRST + n, usable: *usable };
         let members = (0..).zip(usable).map(member).collect();
-        self.paths.set_lags(self.now, &[Lag { ifindex: BOND, ipv6: true, members }]);
+        let lag = Lag { ifindex: BOND, above: vec![VLAN], hashed: Hashed::All, members };
+        self.paths.set_lags(self.now, &[lag]);
         self.settle();
     }
 
@@ -65,8 +68,13 @@ impl Host {
 
     /// Connects a queue pair with this host's.
     fn connect(&mut self, n: u32, to: usize, options: PathOptions) {
+        self.connect_in(n, 0, to, options);
+    }
+
+    /// In this subnet: the second one is that of the VLAN.
+    fn connect_in(&mut self, n: u32, subnet: usize, to: usize, options: PathOptions) {
         let (qpn, remote) = (qpn(n), 0x11 + n);
-        let ends = (ip(0, 0), ip(0, to));
+        let ends = (ip(subnet, 0), ip(subnet, to));
         let peer = self.paths.attach(self.now, qpn, remote, ends.0, ends.1, options).unwrap();
         self.peers.insert(n, peer);
         self.settle();
@@ -241,6 +249,24 @@ fn a_flow_label_chooses_the_port_where_it_leads_to_the_right_port_of_the_bond() 
         assert_ne!(host.port_of(0), first);
         host.connect(1, 1, options);
         assert_eq!((host.port_of(1), host.address(1).source_port), (first, port));
+    }
+}
+
+#[test]
+fn a_bond_is_shared_by_what_is_above_it() {
+    for ports in 2..=4 {
+        let mut host = Host::new(1, &vec![true; ports]);
+        for n in 0..12 {
+            host.connect_in(n, n as usize % 2, 1, options());
+            let shares = host.shares(0..n + 1, ports);
+            assert!(even(&shares), "{shares:?}");
+        }
+        let mut usable = vec![true; ports];
+        usable[0] = false;
+        host.tell(&usable);
+        assert!(even(&host.shares(0..12, ports)[1..]));
+        host.tell(&vec![true; ports]);
+        assert!(even(&host.shares(0..12, ports)));
     }
 }
 
