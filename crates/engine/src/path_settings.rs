@@ -238,7 +238,7 @@ mod tests {
         let member = |ifindex, usable| LagMember { ifindex, usable };
         let members = vec![member(3, false), member(2, true)];
         let lag = Lag { ifindex: 9, above: vec![], hashed: Hashed::All, members };
-        assert_eq!(lags(&bonded(4, [true, false])), [lag.clone()]);
+        assert_eq!(lags(&bonded(4, [true, false])), std::slice::from_ref(&lag));
         for mode in [0, 1] {
             let unknown = Lag { hashed: Hashed::None, ..lag.clone() };
             assert_eq!(lags(&bonded(mode, [true, false])), [unknown]);

@@ -217,8 +217,8 @@ impl PathManager {
         bonds.into_iter().for_each(|bond| self.deal(bond));
     }
 
-    /// Deals the plain queue pairs of the bond that has this interface anew: those whose port cannot be used move, and then as few as
-    /// possible, so that the ports share them evenly.
+    /// Deals the plain queue pairs of the bond anew that this interface is, or stands on: those whose port
+    /// cannot be used move, and then as few as possible, so that the ports share them evenly.
     pub(crate) fn deal(&mut self, bond: u32) {
         let Some(lag) = self.local.lag(bond).cloned() else { return };
         let mut hands = self.hands(lag.ifindex);

@@ -148,10 +148,13 @@ impl Provider for Bond {
     }
 
     fn left_out<'a>(&self, table: &'a Table, choice: &Choice) -> Vec<&'a Port> {
-        if !adopted(table, choice).is_empty() {
-            return Vec::new();
+        match &adopted(table, choice)[..] {
+            [] => choice.beyond_room(table),
+            bonds => {
+                let beyond = |bond: &&Port| above(table, bond.ifindex).skip(MEMBERS_MAX - 1);
+                bonds.iter().flat_map(beyond).collect()
+            }
         }
-        choice.beyond_room(table)
     }
 
     /// The table belongs to the members, whatever the options.
@@ -347,11 +350,16 @@ mod tests {
         assert_eq!((port.is_active(&table), port.speed_mbps(&table)), (true, 20_000));
         assert_eq!(key(&table), before, "indexes stay when a VLAN comes");
         assert_eq!(selection.settings_below(&table).to_string(), "balance,ports=2");
+        assert!(selection.left_out(&table).is_empty());
+        table.ports.extend((20..34).map(|n| Port { above: Some(9), ..Port::ethernet(n, "v") }));
+        let left_out = selection.left_out(&table);
+        assert_eq!(left_out.iter().map(|port| port.ifindex).collect::<Vec<_>>(), [33]);
+        assert_eq!(devices(&table, &selection)[0].ports[0].members.len(), MEMBERS_MAX);
         for link in &mut table.ports[..2] {
             link.link_up = false;
         }
+        let port = &devices(&table, &selection)[0].ports[0];
         assert!(!port.is_active(&table), "before the VLANs' own state follows");
-        assert_eq!(names(&table, "roce"), ["roce0", "roce1", "roce2", "roce3"], "one for each");
     }
 
     #[test]

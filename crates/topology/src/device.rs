@@ -126,7 +126,8 @@ impl PortSpec {
     }
 
     /// The sum of the speeds of its interfaces that have a link, in Mbit/s, without those above others, or
-    /// that of the first one if only one carries data at a time. An interface whose driver reports no speed counts as 1,000.
+    /// that of the first one if only one carries data at a time. An interface whose driver reports no speed
+    /// counts as 1,000.
     #[must_use]
     pub fn speed_mbps(&self, table: &Table) -> u32 {
         let room = if self.aggregation.one_at_a_time { 1 } else { usize::MAX };

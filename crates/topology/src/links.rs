@@ -33,8 +33,8 @@ impl Port {
         self.link_up && self.holds_for_links(table, |links| links.iter().any(usable))
     }
 
-    /// Whether it has a link. If it is a bond of the kernel's, or above one, one of the bond's ports must have
-    /// one, even if another one is active: the kernel will choose it in a moment.
+    /// Whether it has a link. If it is a bond of the kernel's, or above one, one of the bond's ports must
+    /// have one, even if another one is active: the kernel will choose it in a moment.
     #[must_use]
     pub fn has_link(&self, table: &Table) -> bool {
         self.link_up && self.holds_for_links(table, |links| links.iter().any(|link| link.link_up))

@@ -17,6 +17,12 @@ enslave() { ip link set "$1" down && ip link set "$1" master bond0; }
 release() { ip link set "$1" nomaster; }
 silence() { tc qdisc add dev "$1" root netem loss 100%; }
 speak() { tc qdisc del dev "$1" root; }
+# vlan_on: the bond's address moves to a VLAN above it. vlan_off: it moves back.
+vlan_on() {
+    ip addr flush dev bond0 scope global && ip link add link bond0 name bond0.100 type vlan id 100 &&
+        ip link set bond0.100 up && ip addr add "$IPV4/24" dev bond0.100
+}
+vlan_off() { ip link del bond0.100 && ip addr add "$IPV4/24" dev bond0; }
 # bond_whole COUNT: whether so many slaves carry. Under LACP both ends collect and distribute (state 63).
 bond_whole() {
     bond=/proc/net/bonding/bond0

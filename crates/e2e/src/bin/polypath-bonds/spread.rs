@@ -25,17 +25,20 @@ pub(crate) struct Case {
     queue_pairs: usize,
     /// Whether rdma_cm connects them: it gives each a flow label.
     rdma_cm: bool,
+    /// Whether the address is that of a VLAN above the bond.
+    vlan: bool,
     /// How many slaves the bond has, one stage after the other.
     slaves: &'static [usize],
 }
 
-pub(crate) const CASES: [Case; 5] = [
+pub(crate) const CASES: [Case; 6] = [
     Case {
         mode: Mode::Lacp,
         what: "plain queue pairs spread",
         devices: ["roce:bond0", "roce:bond0"],
         queue_pairs: 4,
         rdma_cm: false,
+        vlan: false,
         slaves: &[4],
     },
     Case {
@@ -45,6 +48,7 @@ pub(crate) const CASES: [Case; 5] = [
         // There is another one, which carries nothing.
         queue_pairs: 8,
         rdma_cm: true,
+        vlan: false,
         slaves: &[4, 2, 4],
     },
     Case {
@@ -53,6 +57,7 @@ pub(crate) const CASES: [Case; 5] = [
         devices: ["roce:bond0", "roce:bond0"],
         queue_pairs: 4,
         rdma_cm: false,
+        vlan: false,
         slaves: &[2, 4, 2],
     },
     Case {
@@ -61,6 +66,7 @@ pub(crate) const CASES: [Case; 5] = [
         devices: ["roce:bond0", "bond0"],
         queue_pairs: 4,
         rdma_cm: false,
+        vlan: false,
         slaves: &[2, 4, 1, 3],
     },
     Case {
@@ -69,12 +75,22 @@ pub(crate) const CASES: [Case; 5] = [
         devices: ["bond0", "bond0"],
         queue_pairs: 1,
         rdma_cm: false,
+        vlan: false,
         slaves: &[2, 4, 1, 3],
+    },
+    Case {
+        mode: Mode::BalanceXor,
+        what: "one queue pair of a VLAN above the bond uses slaves that come",
+        devices: ["bond0", "bond0"],
+        queue_pairs: 1,
+        rdma_cm: true,
+        vlan: true,
+        slaves: &[2, 4, 2],
     },
 ];
 
 /// Those of a sample.
-pub(crate) const SAMPLE: [&str; 2] = [CASES[1].what, CASES[3].what];
+pub(crate) const SAMPLE: [&str; 3] = [CASES[1].what, CASES[3].what, CASES[5].what];
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,6 +111,9 @@ impl Case {
     /// Runs the case. Returns the received bytes by slave, of each of its stages.
     pub(crate) fn run(&self, stage: &mut Stage) -> Result<Vec<Vec<u64>>, Problem> {
         stage.bond(self.mode, self.slaves[0])?;
+        if self.vlan {
+            stage.both("vlan_on")?;
+        }
         stage.both("rm -f /tmp/program")?;
         stage.guest(0).server.start(&self.program(0))?;
         match self.rdma_cm {
@@ -104,6 +123,9 @@ impl Case {
         stage.guest(1).server.start(&format!("{} {}", self.program(1), ADDRESSES[0]))?;
         let went = self.watch(stage).map_err(|problem| cases::with_output(stage, &problem));
         cases::stop(stage)?;
+        if self.vlan && went.is_ok() {
+            stage.both("vlan_off")?;
+        }
         went
     }
 

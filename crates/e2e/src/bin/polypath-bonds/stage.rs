@@ -20,11 +20,12 @@ const INIT: &str = include_str!("init.sh");
 /// The program that measures gaps.
 const FLOWS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/flows.c");
 
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 9] = [
     "virtio_pci",
     "virtio_net",
     "virtio_console",
     "bonding",
+    "8021q",
     "sch_netem",
     // rxe computes its checksums with the implementation that exists when a device is made.
     "crc32_generic",
