@@ -29,7 +29,7 @@ fn about(event_type: u32) -> About {
         0 => About::Cq,
         1..=7 | 16 => About::Qp,
         14 | 15 => About::Srq,
-        8..=13 | 17 | 18 => About::Nothing,
+        8..=13 | 17 | 18 | 20 => About::Nothing,
         _ => About::Foreign,
     }
 }
@@ -223,7 +223,9 @@ mod tests {
         }
         assert_eq!(about(K::CqErr as u32), About::Cq);
         assert_eq!(about(K::SrqLimitReached as u32), About::Srq);
-        for kind in [K::DeviceFatal, K::PortErr, K::GidChange, K::ClientReregister] {
+        for kind in
+            [K::DeviceFatal, K::PortErr, K::GidChange, K::ClientReregister, K::DeviceSpeedChange]
+        {
             assert_eq!(about(kind as u32), About::Nothing);
         }
         assert_eq!(about(K::WqFatal as u32), About::Foreign);

@@ -60,6 +60,7 @@ text!(
         c"client reregistration",
         c"GID change",
         c"WQ fatal error",
+        c"device speed change",
     ],
     0
 );

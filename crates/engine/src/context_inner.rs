@@ -161,6 +161,8 @@ impl ContextInner {
             if was != is {
                 let kind = if is { AsyncKind::PortActive } else { AsyncKind::PortErr };
                 self.raise(AsyncEvent { kind, element });
+            } else if is && before.speed_mbps(old) != port.speed_mbps(new) {
+                self.raise(AsyncEvent { kind: AsyncKind::DeviceSpeedChange, element });
             }
             if before.gids != port.gids {
                 self.raise(AsyncEvent { kind: AsyncKind::GidChange, element });

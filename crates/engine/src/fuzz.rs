@@ -541,6 +541,36 @@ mod tests {
         assert_eq!(events, [AsyncKind::PortErr, AsyncKind::DeviceFatal]);
     }
 
+    #[test]
+    fn a_port_that_loses_one_of_its_links_changes_its_speed() {
+        let rig = Rig::new();
+        while rig.context().take_async_event().is_some() {}
+        let both = table();
+        let with = |up: [bool; 2]| {
+            let mut table = both.clone();
+            let ports = table.ports.iter_mut().filter(|port| !port.loopback);
+            ports.zip(up).for_each(|(port, up)| port.link_up = up);
+            table
+        };
+        let (one, none) = (with([true, false]), with([false, false]));
+        let (slower, error, active) =
+            (AsyncKind::DeviceSpeedChange, AsyncKind::PortErr, AsyncKind::PortActive);
+        for (old, new, expected) in [
+            (&both, &one, vec![slower]),
+            (&one, &with([false, true]), vec![]),
+            (&one, &none, vec![error]),
+            (&none, &both, vec![active]),
+            (&both, &both, vec![]),
+        ] {
+            for context in engine().0.contexts() {
+                context.table_changed(old, new, &Selection::of(MP));
+            }
+            let events: Vec<AsyncKind> =
+                std::iter::from_fn(|| rig.context().take_async_event()).map(|e| e.kind).collect();
+            assert_eq!(events, expected);
+        }
+    }
+
     /// `ibv_modify_qp` changes all attributes or none.
     #[test]
     fn a_queue_pair_that_finds_no_room_for_its_peer_stays_as_it_was() {

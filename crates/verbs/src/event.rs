@@ -36,6 +36,8 @@ pub enum AsyncKind {
     ClientReregister = 17,
     GidChange = 18,
     WqFatal = 19,
+    /// Newer than the others: rdma-core has it since the year 2026, with `ibv_query_port_speed`.
+    DeviceSpeedChange = 20,
 }
 
 /// One asynchronous event.
