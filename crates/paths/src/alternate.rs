@@ -55,6 +55,7 @@ impl PathManager {
             peer.reserved.insert(qpn);
         }
         self.take_port_of_label(index);
+        self.recount(index);
         let before = self.qps.get_mut(&qpn).and_then(|qp| qp.alternate.replace(index));
         self.unreserve(qpn, before.filter(|before| *before != index));
         Ok(index)
@@ -177,6 +178,7 @@ impl PathManager {
         let Some(index) = alternate else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.reserved.remove(&qpn);
+        self.recount(index);
         self.remove_if_unused(index);
     }
 }

@@ -104,6 +104,7 @@ impl PathManager {
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
         let qp = Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at };
         self.qps.insert(qpn, qp);
+        self.recount(index);
         // While no queue pair used it, nothing was probed.
         if let Some(index) = association
             && let Some(a) = self.associations.get_mut(index)
@@ -202,6 +203,7 @@ impl PathManager {
         peer.detours.remove(&qpn);
         peer.policy.forget(qpn.0);
         peer.own_policies.set(qpn, None);
+        self.recount(index);
         self.remove_if_unused(index);
     }
 

@@ -118,6 +118,8 @@ impl PathManager {
             !peer.qpns.is_empty() || !peer.reserved.is_empty() || association.is_some(),
             "{index:?} has neither queue pairs nor an association"
         );
+        let load = self.load_of(peer);
+        hold!(peer.load == load, "{index:?} counts for {:?}, and has {load:?}", peer.load);
         peer.own_policies.check()?;
         for qpn in peer.own_policies.owners() {
             hold!(peer.qpns.contains(&qpn), "the policy of {qpn:#x} is not of {index:?}");

@@ -39,23 +39,41 @@ const CROWDED: usize = MAX_PEERS / 2;
 /// port of the bond for their peer, if there is one, because each is a socket.
 const PORTS_ENOUGH: usize = 16;
 
-/// How many plain queue pairs leave by the ports of a bond.
-#[derive(Debug, Default)]
+/// How many plain queue pairs leave by the ports of bonds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loads {
     by_pair: BTreeMap<(Pair, u32), usize>,
     by_port: BTreeMap<u32, usize>,
 }
 
+/// So many plain queue pairs leave by a port of a bond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pair: Pair,
+    port: u32,
+    count: usize,
+}
+
 impl Loads {
-    fn add(&mut self, pair: Pair, port: u32, count: usize) {
-        *self.by_pair.entry((pair, port)).or_default() += count;
-        *self.by_port.entry(port).or_default() += count;
+    pub(crate) fn add(&mut self, load: Load) {
+        let Load { pair, port, count } = load;
+        if count > 0 {
+            *self.by_pair.entry((pair, port)).or_default() += count;
+            *self.by_port.entry(port).or_default() += count;
+        }
     }
 
-    fn take(&mut self, pair: Pair, port: u32, count: usize) {
-        let of_pair = self.by_pair.get_mut(&(pair, port));
-        for load in of_pair.into_iter().chain(self.by_port.get_mut(&port)) {
+    pub(crate) fn take(&mut self, load: Load) {
+        let Load { pair, port, count } = load;
+        let less = |load: &mut usize| {
             *load = load.saturating_sub(count);
+            *load == 0
+        };
+        if self.by_pair.get_mut(&(pair, port)).is_some_and(less) {
+            self.by_pair.remove(&(pair, port));
+        }
+        if self.by_port.get_mut(&port).is_some_and(less) {
+            self.by_port.remove(&port);
         }
     }
 
@@ -70,11 +88,7 @@ impl Loads {
 #[derive(Debug)]
 struct Hand {
     peer: PeerId,
-    pair: Pair,
-    /// Its queue pairs, and those that may migrate to it.
-    count: usize,
-    /// The index of the bond's port.
-    port: u32,
+    load: Load,
     /// Whether it tries a port by which the peer was silent.
     tries: bool,
 }
@@ -108,8 +122,7 @@ impl PathManager {
         }
         let pair = (key.local, key.remote);
         let wanted = source_port(key.options.flow_label).and_then(|port| lag.leaves_by(pair, port));
-        let Some(port) = self.least_loaded(lag, pair, &self.loads(lag.ifindex), wanted, None)
-        else {
+        let Some(port) = self.least_loaded(lag, pair, &self.peers.loads, wanted, None) else {
             return (key, None);
         };
         let of_way = |way| {
@@ -192,27 +205,34 @@ impl PathManager {
         others.min_by_key(|port| (loads.of(pair, *port), wanted != Some(*port), place(port)))
     }
 
-    /// How many plain queue pairs leave by each port of a bond.
-    pub(crate) fn loads(&self, bond: u32) -> Loads {
-        let mut loads = Loads::default();
-        self.hands(bond).iter().for_each(|hand| loads.add(hand.pair, hand.port, hand.count));
-        loads
+    /// Counts the queue pairs of a peer anew. To be called whenever they, or whether they are dealt, change.
+    pub(crate) fn recount(&mut self, peer: PeerId) {
+        let load = self.peers.get(peer).and_then(|p| self.load_of(p));
+        self.peers.set_load(peer, load);
+    }
+
+    /// The queue pairs of a peer, and those that may migrate to it, if they are dealt.
+    pub(crate) fn load_of(&self, p: &Peer) -> Option<Load> {
+        let is_dealt = p.association.is_none() && self.bond_of(p).is_some();
+        let count = p.qpns.len() + p.reserved.difference(&p.qpns).count();
+        let (pair, port) = ((p.key.local, p.key.remote), p.leaves_by.unwrap_or(0));
+        is_dealt.then_some(Load { pair, port, count })
     }
 
     fn hands(&self, bond: u32) -> Vec<Hand> {
-        let dealt = self.peers.iter().filter(|(_, p)| p.association.is_none());
         let hand = |(peer, p): (PeerId, &Peer)| {
+            let load = self.load_of(p)?;
             self.bond_of(p).filter(|lag| lag.ifindex == bond)?;
             let tries = self.paths.get(p.own).is_some_and(|path| path.tried_since.is_some());
-            let pair = (p.key.local, p.key.remote);
-            let count = p.qpns.union(&p.reserved).count();
-            Some(Hand { peer, pair, count, port: p.leaves_by.unwrap_or(0), tries })
+            Some(Hand { peer, load, tries })
         };
-        dealt.filter_map(hand).collect()
+        self.peers.iter().filter_map(hand).collect()
     }
 
-    /// Deals the plain queue pairs of all bonds anew.
+    /// Deals the plain queue pairs of all bonds anew, after bonds or addresses have changed.
     pub(crate) fn deal_all(&mut self) {
+        let peers: Vec<PeerId> = self.peers.iter().map(|(peer, _)| peer).collect();
+        peers.into_iter().for_each(|peer| self.recount(peer));
         let bonds: Vec<u32> = self.local.lags().iter().map(|lag| lag.ifindex).collect();
         bonds.into_iter().for_each(|bond| self.deal(bond));
     }
@@ -222,12 +242,12 @@ impl PathManager {
     pub(crate) fn deal(&mut self, bond: u32) {
         let Some(lag) = self.local.lag(bond).cloned() else { return };
         let mut hands = self.hands(lag.ifindex);
-        let mut loads = self.loads(lag.ifindex);
-        let before: Vec<u32> = hands.iter().map(|hand| hand.port).collect();
+        let mut loads = self.peers.loads.clone();
+        let before: Vec<u32> = hands.iter().map(|hand| hand.load.port).collect();
         for hand in hands.iter_mut() {
-            let fit = self.fit_ports(&lag, hand.pair);
-            let stays = fit.contains(&hand.port) || hand.tries && lag.sends_by(hand.port);
-            let to = self.least_loaded(&lag, hand.pair, &loads, None, None).filter(|_| !stays);
+            let fit = self.fit_ports(&lag, hand.load.pair);
+            let stays = fit.contains(&hand.load.port) || hand.tries && lag.sends_by(hand.load.port);
+            let to = self.least_loaded(&lag, hand.load.pair, &loads, None, None).filter(|_| !stays);
             if let Some(to) = to {
                 hand.deal(&mut loads, to);
             }
@@ -236,18 +256,20 @@ impl PathManager {
         // those of the bond more even. So this ends.
         let mut moved = true;
         while core::mem::take(&mut moved) {
-            for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.count > 0) {
-                let Some(to) = self.least_loaded(&lag, hand.pair, &loads, None, Some(hand.port))
+            for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.load.count > 0) {
+                let Some(to) =
+                    self.least_loaded(&lag, hand.load.pair, &loads, None, Some(hand.load.port))
                 else {
                     continue;
                 };
-                let (here, there) = (loads.of(hand.pair, hand.port), loads.of(hand.pair, to));
+                let (here, there) =
+                    (loads.of(hand.load.pair, hand.load.port), loads.of(hand.load.pair, to));
                 // From the one with the most, or more would move than needed.
-                let most = |port: &LagMember| loads.of(hand.pair, port.ifindex) <= here;
+                let most = |port: &LagMember| loads.of(hand.load.pair, port.ifindex) <= here;
                 if !lag.members.iter().filter(|port| port.usable).all(most) {
                     continue;
                 }
-                let with = (there.0 + hand.count, there.1 + hand.count);
+                let with = (there.0 + hand.load.count, there.1 + hand.load.count);
                 if here.0 > with.0 || here.0 == with.0 && here.1 > with.1 {
                     hand.deal(&mut loads, to);
                     moved = true;
@@ -255,9 +277,9 @@ impl PathManager {
             }
         }
         for (hand, before) in hands.iter().zip(before) {
-            let lost = hand.port != before && !lag.sends_by(before);
-            self.leave_by(hand.peer, hand.port);
-            if self.is_silent_by(hand.pair, before) {
+            let lost = hand.load.port != before && !lag.sends_by(before);
+            self.leave_by(hand.peer, hand.load.port);
+            if self.is_silent_by(hand.load.pair, before) {
                 self.try_later(hand.peer);
             }
             let own = self.peers.get(hand.peer).map(|p| p.own);
@@ -273,6 +295,9 @@ impl PathManager {
         let Some(p) = self.peers.get_mut(peer) else { return };
         let moved = p.leaves_by.replace(port) != Some(port);
         let (own, pair) = (p.own, (p.key.local, p.key.remote));
+        if moved {
+            self.recount(peer);
+        }
         let Some(path) = self.paths.get(own).filter(|path| matches!(path.role, Role::Plain { .. }))
         else {
             return;
@@ -293,8 +318,8 @@ impl PathManager {
 
 impl Hand {
     fn deal(&mut self, loads: &mut Loads, to: u32) {
-        loads.take(self.pair, self.port, self.count);
-        loads.add(self.pair, to, self.count);
-        self.port = to;
+        loads.take(self.load);
+        self.load.port = to;
+        loads.add(self.load);
     }
 }

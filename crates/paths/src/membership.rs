@@ -193,6 +193,7 @@ impl PathManager {
             a.peers.push(peer);
         }
         let anchor = (p.key.local, p.key.remote);
+        self.recount(peer);
         self.take_turn(peer);
         self.remember(index, anchor);
         self.reselect(peer, Reason::Association);
@@ -240,6 +241,7 @@ impl PathManager {
         if let Some(p) = self.peers.get_mut(peer) {
             p.association = None;
             let key = p.key;
+            self.recount(peer);
             if orphans {
                 self.take_back_agreements(peer);
             }
@@ -319,6 +321,7 @@ impl PathManager {
             if let Some(p) = self.peers.get_mut(peer) {
                 p.association = None;
             }
+            self.recount(peer);
             self.back_to_own(peer, index);
         }
         let Some(a) = self.associations.remove(index) else { return };

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::PathOptions;
+use crate::dealing::{Load, Loads};
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
 use crate::policy::{AnyPolicy, OwnPolicies};
@@ -82,6 +83,8 @@ pub(crate) struct Peer {
     pub(crate) main: PathId,
     /// The index of the bond's port that its own path is to leave by, if its plain queue pairs are dealt.
     pub(crate) leaves_by: Option<u32>,
+    /// What it counts for in [`Peers::loads`].
+    pub(crate) load: Option<Load>,
     /// Decides which path its data uses.
     pub(crate) policy: AnyPolicy,
     /// The policies of those of its queue pairs that have another one.
@@ -116,6 +119,7 @@ impl Peer {
             own,
             main: own,
             leaves_by: None,
+            load: None,
             policy,
             own_policies: OwnPolicies::default(),
             association: None,
@@ -171,12 +175,25 @@ impl Peer {
 pub(crate) struct Peers {
     table: Slab<PeerId, Peer>,
     by_key: BTreeMap<PeerKey, PeerId>,
+    /// How many of their queue pairs leave by the ports of bonds.
+    pub(crate) loads: Loads,
 }
 
 impl Peers {
     /// `limit`: most peers at a time.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { table: Slab::new(limit), by_key: BTreeMap::new() }
+        Self { table: Slab::new(limit), by_key: BTreeMap::new(), loads: Loads::default() }
+    }
+
+    /// Sets what a peer counts for in [`Peers::loads`].
+    pub(crate) fn set_load(&mut self, peer: PeerId, load: Option<Load>) {
+        let Some(p) = self.table.get_mut(peer) else { return };
+        if let Some(before) = core::mem::replace(&mut p.load, load) {
+            self.loads.take(before);
+        }
+        if let Some(load) = load {
+            self.loads.add(load);
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -246,6 +263,7 @@ impl Peers {
     }
 
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Peer> {
+        self.set_load(peer, None);
         let removed = self.table.remove(peer)?;
         self.by_key.remove(&removed.key);
         Some(removed)
@@ -255,6 +273,11 @@ impl Peers {
     /// Names and keys do not agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.table.check()?;
+        let mut loads = Loads::default();
+        self.iter().filter_map(|(_, peer)| peer.load).for_each(|load| loads.add(load));
+        if loads != self.loads {
+            return Err(format!("{:?} are counted, and there are {loads:?}", self.loads));
+        }
         if self.by_key.len() != self.table.len() {
             return Err(format!("{} peers have {} keys", self.table.len(), self.by_key.len()));
         }

@@ -69,8 +69,7 @@ impl PathManager {
                 path.tried_since.get_or_insert(now);
             }
         }
-        let loads = self.loads(lag.ifindex);
-        let mut to = self.least_loaded(&lag, pair, &loads, None, Some(port));
+        let mut to = self.least_loaded(&lag, pair, &self.peers.loads, None, Some(port));
         if let Some(silent) = to.filter(|to| self.is_silent_by(pair, *to)) {
             // All are: the one that was not tried for the longest time.
             let tried_at = |port: &u32| self.silences.get(&(pair, *port)).map(|s| s.tried_at);
