@@ -16,14 +16,13 @@
 //!
 //! A port by which a peer was silent ([`silence`](crate::silence)) is dealt only while there is no other.
 
-use std::collections::BTreeMap;
-
 use polypath_types::PeerId;
 use polypath_wire::flow_label::source_port;
 
 use crate::bytes::spread;
 use crate::id::Qpn;
 use crate::lag::{Lag, LagMember};
+use crate::loads::{Load, Loads};
 use crate::manager::{MAX_PEERS, PathManager};
 use crate::path::Role;
 use crate::peers::{Peer, PeerKey};
@@ -38,51 +37,6 @@ const CROWDED: usize = MAX_PEERS / 2;
 /// The source ports that are drawn for one local address. Further paths take one of them that leads to their
 /// port of the bond for their peer, if there is one, because each is a socket.
 const PORTS_ENOUGH: usize = 16;
-
-/// How many plain queue pairs leave by the ports of bonds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Loads {
-    by_pair: BTreeMap<(Pair, u32), usize>,
-    by_port: BTreeMap<u32, usize>,
-}
-
-/// So many plain queue pairs leave by a port of a bond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
-    pair: Pair,
-    port: u32,
-    count: usize,
-}
-
-impl Loads {
-    pub(crate) fn add(&mut self, load: Load) {
-        let Load { pair, port, count } = load;
-        if count > 0 {
-            *self.by_pair.entry((pair, port)).or_default() += count;
-            *self.by_port.entry(port).or_default() += count;
-        }
-    }
-
-    pub(crate) fn take(&mut self, load: Load) {
-        let Load { pair, port, count } = load;
-        let less = |load: &mut usize| {
-            *load = load.saturating_sub(count);
-            *load == 0
-        };
-        if self.by_pair.get_mut(&(pair, port)).is_some_and(less) {
-            self.by_pair.remove(&(pair, port));
-        }
-        if self.by_port.get_mut(&port).is_some_and(less) {
-            self.by_port.remove(&port);
-        }
-    }
-
-    /// Those between these addresses, and all.
-    fn of(&self, pair: Pair, port: u32) -> (usize, usize) {
-        let of_pair = self.by_pair.get(&(pair, port)).copied().unwrap_or(0);
-        (of_pair, self.by_port.get(&port).copied().unwrap_or(0))
-    }
-}
 
 /// A peer whose queue pairs are dealt.
 #[derive(Debug)]

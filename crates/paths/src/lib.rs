@@ -34,6 +34,7 @@ mod id;
 mod key;
 mod lag;
 mod liveness;
+mod loads;
 mod local;
 mod manager;
 mod marks;

@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::PathOptions;
-use crate::dealing::{Load, Loads};
 use crate::id::{AssociationId, Qpn};
 use crate::key::Nonce;
+use crate::loads::{Load, Loads};
 use crate::policy::{AnyPolicy, OwnPolicies};
 use crate::select::Pair;
 use crate::slab::Slab;
