@@ -292,3 +292,27 @@ fn a_silent_plain_peer_is_tried_by_another_port_of_the_bond() {
         }
     }
 }
+
+#[test]
+fn a_queue_pair_keeps_to_its_vlan() {
+    for bonded in [false, true] {
+        let mut net = Net::with(1, 2, [config(1), config(1)]);
+        for host in 0..2 {
+            let [bond, vlan] = [0, 1].map(|n| net.hosts[host].local[n].ifindex);
+            let lag =
+                Lag { ifindex: bond, above: vec![vlan], hashed: Hashed::None, members: vec![] };
+            let lags = if bonded { vec![lag] } else { vec![] };
+            net.hosts[host].paths.set_lags(net.now, &lags);
+            net.tell_local(host);
+        }
+        net.connect();
+        net.run(300 * MS);
+        assert!(net.agreed());
+        for host in 0..2 {
+            let mut from: Vec<_> = net.paths(host).iter().map(|path| path.address.local).collect();
+            from.sort_unstable();
+            let all = [ip(0, host), ip(1, host)];
+            assert_eq!(from, if bonded { &all[..1] } else { &all }, "over a bond: {bonded}");
+        }
+    }
+}
