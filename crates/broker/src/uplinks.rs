@@ -97,10 +97,9 @@ fn below(link: &LinkMessage, links: &[LinkMessage], stories: u8) -> Option<u32> 
     };
     match link.kind.as_str() {
         "bridge" => {
-            let mut ports = links.iter().filter(|port| port.master == link.ifindex);
+            let ports = links.iter().filter(|port| port.master == link.ifindex);
             // Guests' links lead back into the host.
-            let mut ways =
-                ports.by_ref().filter(|port| !INWARD.contains(&port.kind.as_str())).map(of);
+            let mut ways = ports.filter(|port| !INWARD.contains(&port.kind.as_str())).map(of);
             let first = ways.next()??;
             ways.all(|way| way == Some(first)).then_some(first)
         }

@@ -199,9 +199,10 @@ impl PathManager {
         let mut loads = self.peers.loads.clone();
         let before: Vec<u32> = hands.iter().map(|hand| hand.load.port).collect();
         for hand in hands.iter_mut() {
-            let fit = self.fit_ports(&lag, hand.load.pair);
-            let stays = fit.contains(&hand.load.port) || hand.tries && lag.sends_by(hand.load.port);
-            let to = self.least_loaded(&lag, hand.load.pair, &loads, None, None).filter(|_| !stays);
+            let Load { pair, port, .. } = hand.load;
+            let fit = self.fit_ports(&lag, pair);
+            let stays = fit.contains(&port) || hand.tries && lag.sends_by(port);
+            let to = self.least_loaded(&lag, pair, &loads, None, None).filter(|_| !stays);
             if let Some(to) = to {
                 hand.deal(&mut loads, to);
             }
@@ -211,19 +212,17 @@ impl PathManager {
         let mut moved = true;
         while core::mem::take(&mut moved) {
             for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.load.count > 0) {
-                let Some(to) =
-                    self.least_loaded(&lag, hand.load.pair, &loads, None, Some(hand.load.port))
-                else {
+                let Load { pair, port, count } = hand.load;
+                let Some(to) = self.least_loaded(&lag, pair, &loads, None, Some(port)) else {
                     continue;
                 };
-                let (here, there) =
-                    (loads.of(hand.load.pair, hand.load.port), loads.of(hand.load.pair, to));
+                let (here, there) = (loads.of(pair, port), loads.of(pair, to));
                 // From the one with the most, or more would move than needed.
-                let most = |port: &LagMember| loads.of(hand.load.pair, port.ifindex) <= here;
+                let most = |port: &LagMember| loads.of(pair, port.ifindex) <= here;
                 if !lag.members.iter().filter(|port| port.usable).all(most) {
                     continue;
                 }
-                let with = (there.0 + hand.load.count, there.1 + hand.load.count);
+                let with = (there.0 + count, there.1 + count);
                 if here.0 > with.0 || here.0 == with.0 && here.1 > with.1 {
                     hand.deal(&mut loads, to);
                     moved = true;
@@ -231,9 +230,10 @@ impl PathManager {
             }
         }
         for (hand, before) in hands.iter().zip(before) {
-            let lost = hand.load.port != before && !lag.sends_by(before);
-            self.leave_by(hand.peer, hand.load.port);
-            if self.is_silent_by(hand.load.pair, before) {
+            let Load { pair, port, .. } = hand.load;
+            let lost = port != before && !lag.sends_by(before);
+            self.leave_by(hand.peer, port);
+            if self.is_silent_by(pair, before) {
                 self.try_later(hand.peer);
             }
             let own = self.peers.get(hand.peer).map(|p| p.own);

@@ -271,6 +271,21 @@ fn a_bond_is_shared_by_what_is_above_it() {
 }
 
 #[test]
+fn queue_pairs_that_share_a_path_are_counted_one_by_one() {
+    let mut host = Host::new(1, &[true; 2]);
+    host.connect_all(0..60);
+    assert_eq!(host.shares(0..60, 2), [30, 30]);
+    for n in 10..50 {
+        host.paths.detach(host.now, qpn(n));
+        host.settle();
+    }
+    host.connect_all(60..100);
+    let shares = |numbers| host.shares(numbers, 2);
+    let [before, after] = [shares(0..10), shares(50..100)];
+    assert_eq!([before[0] + after[0], before[1] + after[1]], [30, 30]);
+}
+
+#[test]
 fn an_alternate_path_leaves_by_the_port_of_its_flow_label() {
     for flow_label in 1..40 {
         let mut host = Host::new(1, &[true; 2]);
@@ -278,6 +293,8 @@ fn an_alternate_path_leaves_by_the_port_of_its_flow_label() {
         let other = PathOptions { flow_label: 0x1234 + flow_label, ..options() };
         // Another queue pair has the label for its only path, which was dealt.
         host.connect(1, 1, other);
+        // One port of the bond has more than the other, perhaps that of the label.
+        host.connect(9, 1, options());
         host.paths.set_alternate(host.now, qpn(0), ip(0, 0), ip(0, 1), other).unwrap();
         host.settle();
         let alternate = |host: &Host| host.paths.both_paths(qpn(0))[1].unwrap();
@@ -297,7 +314,8 @@ fn an_alternate_path_leaves_by_the_port_of_its_flow_label() {
         host.settle();
         host.connect_all(2..6);
         host.tell(&[true, true]);
-        let shares = host.shares(0..6, 2);
+        let mut shares = host.shares(0..6, 2);
+        shares[host.port_of(9)] += 1;
         assert!(even(&shares), "{shares:?}");
     }
 }
