@@ -289,6 +289,10 @@ fn data_leaves_a_member_that_lacp_keeps_out() -> Result<(), Error> {
     })?;
     leaves.signal(libc::SIGKILL);
     leaves.finish(LIMIT)?;
+    // Before that, the path may still be on its way up.
+    until("the silent link to leave the aggregate", LIMIT, || {
+        Ok((distributing(lab.host(0))? == [Some(false), Some(true)]).then_some(()))
+    })?;
     until("the path to be left", LIMIT, || {
         ring.client.expect_alive()?;
         let paths = lab.host(0).paths()?;
