@@ -1,5 +1,5 @@
 //! Finds the interfaces that lead out of this host. They belong to the devices that a program gets
-//! by default.
+//! by default. Some lead out by a bond below them, to whose device they belong ([`bond_below`]).
 //!
 //! A host of containers and virtual machines has many interfaces that only lead back into it:
 //! `docker0`, `virbr0`, the host's ends of its guests' links. Inside a guest, interfaces of the

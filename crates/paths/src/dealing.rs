@@ -75,8 +75,9 @@ impl PathManager {
             return (key, None);
         }
         let pair = (key.local, key.remote);
-        let wanted = source_port(key.options.flow_label).and_then(|port| lag.leaves_by(pair, port));
-        let Some(port) = self.least_loaded(lag, pair, &self.peers.loads, wanted, None) else {
+        let of_label = source_port(key.options.flow_label);
+        let of_label = of_label.and_then(|port| lag.leaves_by(pair, port));
+        let Some(port) = self.least_loaded(lag, pair, &self.peers.loads, of_label, None) else {
             return (key, None);
         };
         let of_way = |way| {
@@ -176,7 +177,7 @@ impl PathManager {
     fn hands(&self, bond: u32) -> Vec<Hand> {
         let hand = |(peer, p): (PeerId, &Peer)| {
             let load = self.load_of(p)?;
-            self.bond_of(p).filter(|lag| lag.ifindex == bond)?;
+            self.bond_between(&p.key).filter(|lag| lag.ifindex == bond)?;
             let tries = self.paths.get(p.own).is_some_and(|path| path.tried_since.is_some());
             Some(Hand { peer, load, tries })
         };

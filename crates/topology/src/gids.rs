@@ -180,8 +180,8 @@ pub const CHOSEN_TABLES_MAX: usize = 16;
 /// A GID table and the device it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedGidTable {
-    /// The device's key: `roce:` and the interface's index, or `mp`, or `mp:` and the names of its
-    /// interfaces.
+    /// The device's key: `roce:` and the interface's index, `bond:` and that of an adopted bond, or `mp`, or
+    /// `mp:` and the names of its interfaces.
     pub key: String,
     /// Its table.
     pub table: GidTable,
