@@ -86,12 +86,7 @@ impl PathManager {
         match frame.body {
             Body::Probe { number } => {
                 let path = self.member_at(index, PathNumber(frame.path), from)?;
-                let now = self.clock.now();
-                if let Some(p) = self.paths.get_mut(path)
-                    && p.state != PathState::Up
-                {
-                    p.turns.hear(now);
-                }
+                self.probe_heard(index, path);
                 // A path that is down here must not seem alive to the peer.
                 if self.paths.get(path).is_some_and(|p| p.state == PathState::Down) {
                     return Ok(());

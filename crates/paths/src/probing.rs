@@ -110,6 +110,25 @@ impl PathManager {
             .unwrap_or_default()
     }
 
+    /// A probe of the peer came by the path, so the path carries one way again. A path that has been
+    /// silent for long is asked seldom by this end, and must not wait for that: the peer uses it as soon as
+    /// its probe is answered.
+    pub(crate) fn probe_heard(&mut self, index: AssociationId, path: PathId) {
+        let now = self.clock.now();
+        let Some(p) = self.paths.get_mut(path).filter(|p| p.state != PathState::Up) else { return };
+        p.turns.hear(now);
+        let first = match p.state {
+            PathState::Probing => PROBING_FIRST,
+            PathState::Dead => DEAD_FIRST,
+            _ => return,
+        };
+        if p.probes.next_at > now + first {
+            p.probes.interval = first;
+            p.probes.next_at = now;
+            self.timers.no_later(Timer::Association(index), now);
+        }
+    }
+
     /// An answer to a probe: the path carries both ways.
     pub(crate) fn probe_answered(
         &mut self,

@@ -195,6 +195,33 @@ fn a_lane_that_hardly_runs_still_notices_that_all_paths_are_gone() {
     assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
 }
 
+/// Each end asks a path that never answered more and more seldom. When it carries at last, the end that asks
+/// second must not wait for its own turn: the first one uses the path already.
+#[test]
+fn a_path_that_carries_at_last_is_used_by_both_ends_together() {
+    let alive = |e: &PathEvent| matches!(e, PathEvent::PathAlive { .. });
+    for seed in 0..SEEDS {
+        let mut net = Net::new(seed, 2);
+        net.links[1].cut[(seed % 2) as usize] = true;
+        net.connect();
+        // The ends ask at times of their own.
+        net.run(Duration::from_secs(1));
+        net.pause(0, 1000 * MS);
+        net.run(Duration::from_secs(6));
+        assert_eq!((net.up_paths(0), net.up_paths(1)), (1, 1), "seed {seed}");
+        net.forget_events();
+        net.cut(1, false);
+        let mut waited = 0;
+        while !net.has(0, alive) && !net.has(1, alive) {
+            net.run(MS);
+            waited += 1;
+            assert!(waited < 3000, "seed {seed}: nobody asks");
+        }
+        net.run(10 * MS);
+        assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
+    }
+}
+
 #[test]
 fn all_paths_gone_for_two_seconds_and_back() {
     for seed in 0..SEEDS {
