@@ -422,6 +422,9 @@ impl PathManager {
         if blocked {
             self.push_event(PathEvent::WindowOpened { peer });
         }
+        if after_outage.is_some() {
+            self.hello_again(peer);
+        }
     }
 }
 

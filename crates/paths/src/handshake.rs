@@ -69,6 +69,15 @@ impl PathManager {
         }
     }
 
+    /// A path to the peer lives after a time in which none did. Queue pairs that are not agreed may have said
+    /// their last HELLO in it.
+    pub(crate) fn hello_again(&mut self, peer: PeerId) {
+        let Some(p) = self.peers.get(peer).filter(|p| p.key.options.multipath) else { return };
+        let is_open = |qpn: &Qpn| self.qps.get(qpn).is_some_and(|qp| !qp.agreed);
+        let open: Vec<Qpn> = p.qpns.iter().copied().filter(is_open).collect();
+        open.into_iter().for_each(|qpn| self.hello_soon(qpn));
+    }
+
     /// The first packet of a stream to a lane that there is no association with: a HELLO of a queue pair.
     pub(crate) fn hello_for(&self, ends: StreamEnds) -> Option<Vec<u8>> {
         let fits = |qp: &&Qp| {

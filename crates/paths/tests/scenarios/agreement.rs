@@ -399,3 +399,34 @@ fn a_queue_pair_that_comes_during_a_trial_of_before_is_not_told_that_there_is_no
     assert!(!net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
     assert_eq!(net.up_paths(0), 2);
 }
+
+/// Both ends say HELLO a dozen times and then no more. If all of that is lost because no path lives, they are
+/// multi-path peers nevertheless, as the path set says.
+#[test]
+fn a_queue_pair_that_is_connected_in_a_long_outage_is_agreed_after_it() {
+    for seed in 0..SEEDS {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(50 * MS);
+        net.cut(0, true);
+        net.cut(1, true);
+        net.run(Duration::from_secs(1));
+        net.forget_events();
+        for host in 0..2 {
+            let (mine, theirs) = (QPN[host] + 7, QPN[1 - host] + 7);
+            let (local, remote) = (ip(0, host), ip(0, 1 - host));
+            net.hosts[host].paths.attach(net.now, mine, theirs, local, remote, options()).unwrap();
+        }
+        net.run(Duration::from_secs(6));
+        assert!(!net.has(0, |e| matches!(e, PathEvent::MultipathAgreed { .. })), "seed {seed}");
+        net.cut(0, false);
+        net.cut(1, false);
+        net.run(Duration::from_secs(1));
+        for host in 0..2 {
+            let new = QPN[host] + 7;
+            let agreed =
+                |e: &PathEvent| matches!(e, PathEvent::MultipathAgreed { qpn, .. } if *qpn == new);
+            assert!(net.has(host, agreed), "seed {seed}, host {host}");
+        }
+    }
+}
