@@ -145,8 +145,8 @@ impl<Q> Lane<Q> {
                         tag,
                         arrival.len,
                     )
-                    .map(|Found { path, primary, alternate, by_port }| {
-                        (path, CameBy { primary, alternate, by_port })
+                    .map(|Found { path, primary, alternate, by_port, other_port }| {
+                        (path, CameBy { primary, alternate, by_port, other_port })
                     }),
             }
             .map_err(|_| Refusal::WrongSource)?;

@@ -27,6 +27,8 @@ pub struct Found {
     pub alternate: bool,
     /// It is the alternate path because of the source port: the addresses are those of the primary path, too.
     pub by_port: bool,
+    /// The source port tells the two paths apart, and it was neither's.
+    pub other_port: bool,
 }
 
 impl PathManager {
@@ -149,11 +151,18 @@ impl PathManager {
         let Some(reserve) = reserve.filter(|_| !primary || by_port) else {
             let path = self.classify(peer, src, dst, kind, tag, bytes)?;
             let alternate = reserve.is_some() && port.is_none();
-            return Ok(Found { path, primary: true, alternate, by_port });
+            let is_told = port.is_some() && !by_port && from_port > 0;
+            let other_port = is_told && self.port_of(peer).is_some_and(|own| own != from_port);
+            return Ok(Found { path, primary: true, alternate, by_port, other_port });
         };
         let path = self.classify(alternate, src, dst, kind, None, bytes)?;
         debug_assert_eq!(path, reserve);
-        Ok(Found { path, primary: false, alternate: true, by_port })
+        Ok(Found { path, primary: false, alternate: true, by_port, other_port: false })
+    }
+
+    /// The source port of a peer's flow label, if it has one.
+    fn port_of(&self, peer: PeerId) -> Option<u16> {
+        source_port(self.peers.get(peer)?.key.options.flow_label)
     }
 
     /// The source port of the alternate path, if that is what tells the two apart.
@@ -187,6 +196,7 @@ impl PathManager {
 mod tests {
     use super::*;
     use crate::config::{Config, LaneIdentity, LocalAddress};
+    use crate::ports::PLAIN_CALM;
     use crate::types::PathEvent;
 
     const NOW: Duration = Duration::ZERO;
@@ -249,24 +259,58 @@ mod tests {
         let came = |paths: &mut PathManager, alternate, port| {
             let way = (ip(0, 2), ip(0, 1), PathKind::Udp, port);
             let found = paths.classify_with((peer, alternate), way, None, 64).unwrap();
-            (found.primary, found.alternate, found.by_port)
+            (found.primary, found.alternate, found.by_port, found.other_port)
         };
-        assert_eq!(came(&mut paths, alternate, 0xc009), (false, true, true));
+        assert_eq!(came(&mut paths, alternate, 0xc009), (false, true, true, false));
         // The peer's primary path may have changed its port.
-        for port in [0xc005, 0xd123, 0] {
-            assert_eq!(came(&mut paths, alternate, port), (true, false, false));
+        for (port, other_port) in [(0xc005, false), (0xd123, true), (0, false)] {
+            assert_eq!(came(&mut paths, alternate, port), (true, false, false, other_port));
         }
         // Labels that choose no port, or the same one, tell nothing.
         for flow_label in [0, 5 ^ 1 | 1 << 14] {
             let alternate = reserve(&mut paths, flow_label);
             assert!(!paths.has_port_in_reserve(Qpn(QPN)));
-            assert_eq!(came(&mut paths, alternate, 0xc005), (true, true, false));
+            assert_eq!(came(&mut paths, alternate, 0xc005), (true, true, false, false));
         }
         let alternate = reserve(&mut paths, 9);
         assert_eq!(paths.migrate(NOW, QPN), Some(alternate));
         assert_eq!((paths.check(), paths.peers.get(peer).is_none()), (Ok(()), true));
         let address = paths.both_paths(QPN)[0].and_then(|path| paths.path(path).copied());
         assert_eq!(address.map(|a| (a.local, a.source_port)), Some((ip(0, 1), 0xc009)));
+    }
+
+    /// Both ends know a path by the port of its label, so it does not stay away from that for good.
+    #[test]
+    fn a_path_that_is_known_by_its_port_comes_back_to_it() {
+        let (mut paths, _, _) = manager();
+        let label = |flow_label| PathOptions { flow_label, ..PathOptions::default() };
+        paths.reattach(NOW, QPN, 0x02_0022, ip(0, 1), ip(0, 2), label(5)).unwrap();
+        let port_of = |paths: &PathManager| {
+            let path = paths.both_paths(QPN)[0].unwrap();
+            (path, paths.path(path).unwrap().source_port)
+        };
+        let (path, home) = port_of(&paths);
+        let mut now = Duration::from_secs(100);
+        paths.unheard(now, path);
+        assert_ne!(port_of(&paths).1, home);
+        assert_eq!(paths.next_deadline(), None, "nothing is in reserve, so the port says nothing");
+        paths.set_alternate(now, QPN, ip(0, 1), ip(0, 2), label(9)).unwrap();
+        let mut away = Vec::new();
+        for _ in 0..8 {
+            now += Duration::from_secs(5);
+            paths.unheard(now, path);
+            assert_ne!(port_of(&paths).1, home);
+            let back = paths.next_deadline().unwrap();
+            away.push((back - now).as_secs());
+            paths.handle_timeout(back);
+            assert_eq!((port_of(&paths).1, paths.check()), (home, Ok(())));
+            now = back;
+        }
+        // The first time it has been away already; then it leaves again soon after it has come.
+        assert_eq!(away, [2, 4, 8, 16, 32, 64, 64, 64]);
+        now += PLAIN_CALM * 2;
+        paths.unheard(now, path);
+        assert_eq!(paths.next_deadline(), Some(now + Duration::from_secs(2)));
     }
 
     #[test]

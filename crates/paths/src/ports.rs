@@ -26,8 +26,9 @@ use crate::manager::PathManager;
 use crate::message::Body;
 use crate::path::Role;
 use crate::select::{Line, Pair};
+use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, PathState, Reason, Refused};
-use polypath_types::{PathId, PathKind};
+use polypath_types::{PathId, PathKind, PeerId};
 
 /// A path that was never heard of gets so many probes before its first change: perhaps the peer does not
 /// know it yet.
@@ -46,7 +47,7 @@ const PLAIN_RESERVE: u32 = 10;
 const PLAIN_ROUND_TRIPS: u32 = 3;
 const PLAIN_UNKNOWN: Duration = Duration::from_millis(100);
 /// After so long without a change, the next one comes as soon as the first.
-const PLAIN_CALM: Duration = Duration::from_secs(10);
+pub(crate) const PLAIN_CALM: Duration = Duration::from_secs(10);
 
 impl PathManager {
     /// A random source port that no path of the association between these addresses has, and that is not
@@ -168,7 +169,47 @@ impl PathManager {
         if !self.leave_silent_port(peer) {
             let port = self.port_of_another_way(line.pair, current);
             self.set_port(path, port);
+            self.come_home_later(peer, current, calm > PLAIN_CALM);
         }
+    }
+
+    /// Whether the source port is what tells this path of a queue pair from its other one, at the peer.
+    fn is_known_by_port(&self, peer: PeerId) -> bool {
+        let Some(p) = self.peers.get(peer) else { return false };
+        let mut users = p.qpns.iter().chain(&p.reserved);
+        p.key.options.flow_label != 0 && users.any(|qpn| self.has_port_in_reserve(*qpn))
+    }
+
+    /// A path that the peer knows by its port has taken another one, and comes back to it after a while: if a
+    /// migration is not known to both ends, nothing else tells the one of the other. `from`: the port before,
+    /// which it had for long if `calm`.
+    fn come_home_later(&mut self, peer: PeerId, from: u16, calm: bool) {
+        if !self.is_known_by_port(peer) {
+            return;
+        }
+        let own = self.peers.get(peer).map(|p| p.own);
+        let Some(path) = own.and_then(|own| self.paths.get_mut(own)) else { return };
+        let away = path.turns.stay_away(from, calm);
+        self.timers.no_later(Timer::Port(peer), self.clock.now() + away);
+    }
+
+    /// Lets a path that the peer knows by its port come back to that one. Returns whether it is such a
+    /// path. If its way is still bad, the path leaves it as before.
+    pub(crate) fn come_home(&mut self, peer: PeerId) -> bool {
+        let Some(p) = self.peers.get(peer).filter(|p| p.leaves_by.is_none()) else { return false };
+        let own = p.own;
+        if !self.is_known_by_port(peer) {
+            return false;
+        }
+        let now = self.clock.now();
+        let Some(path) = self.paths.get_mut(own) else { return false };
+        let (home, current) = (path.turns.home(), path.address.source_port);
+        if home != current {
+            path.turns.change(now, current);
+            self.set_port(own, home);
+        }
+        self.timers.set(Timer::Port(peer), None);
+        true
     }
 
     pub(crate) fn set_port(&mut self, path: PathId, port: u16) {

@@ -149,6 +149,9 @@ impl PathManager {
 
     /// It is time to try a port, or to look what became of a try.
     pub(crate) fn port_due(&mut self, peer: PeerId) {
+        if self.come_home(peer) {
+            return;
+        }
         let now = self.clock.now();
         let Some(p) = self.peers.get(peer) else { return };
         let (pair, own) = ((p.key.local, p.key.remote), p.own);

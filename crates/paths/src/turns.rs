@@ -14,6 +14,10 @@ const HOME_INTERVAL: Duration = Duration::from_secs(1);
 /// the path, at most so often.
 const HOME_ANSWERS: u32 = 3;
 const HOME_DOUBLINGS: u32 = 5;
+/// A path that sends no probes comes back to its first port after so long; doubled each time that it
+/// leaves it soon again, at most so often.
+const AWAY: Duration = Duration::from_secs(2);
+const AWAY_DOUBLINGS: u32 = 5;
 /// The bit by which numbers of such probes differ from those of other probes.
 pub(crate) const HOME_MARK: u32 = 1 << 31;
 
@@ -37,6 +41,8 @@ pub(crate) struct PortTurns {
     /// The ports before the current one, and until when each was used.
     recent: VecDeque<(Duration, u16)>,
     home_probes: HomeProbes,
+    /// How often in a row it has left its first port soon after it came back.
+    absences: u32,
 }
 
 /// Probes by the first port, while the path answers by another one.
@@ -61,6 +67,7 @@ impl PortTurns {
             changes: 0,
             recent: VecDeque::new(),
             home_probes: HomeProbes::default(),
+            absences: 0,
         }
     }
 
@@ -133,6 +140,15 @@ impl PortTurns {
         self.home_probes =
             HomeProbes { next_at, unanswered: false, answered: 0, ..self.home_probes };
         (before != port).then_some(before)
+    }
+
+    /// A path that asks by nothing but data leaves the port `from`, which it had for long if `calm`.
+    /// Returns how long it stays away from the first one.
+    pub(crate) fn stay_away(&mut self, from: u16, calm: bool) -> Duration {
+        if from == self.home {
+            self.absences = if calm { 0 } else { (self.absences + 1).min(AWAY_DOUBLINGS) };
+        }
+        AWAY * (1 << self.absences)
     }
 
     /// When the next probe by the first port is due; `None` if the path uses that port.

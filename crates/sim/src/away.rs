@@ -110,7 +110,7 @@ impl Simulation {
         let state = host.qp(qpn).map(QueuePair::state);
         if !matches!(state, Some(QpState::Reset | QpState::Init | QpState::Err)) {
             let [local, remote] = [own, peer].map(|end| address(plan.link, end.host, self.case.v6));
-            host.attach(qpn, peer.qpn, local, remote, plan.multipath);
+            host.attach(qpn, peer.qpn, local, remote, plan.options());
             host.with(qpn, |visit| {
                 visit.resume();
             });

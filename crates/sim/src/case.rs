@@ -71,6 +71,8 @@ pub struct PairPlan {
     pub link: usize,
     /// The link of its alternate path, if it migrates: RC and UC, plain.
     pub alternate: Option<usize>,
+    /// The flow labels of its two paths, which tell them apart if they are on the same link. 0: none.
+    pub labels: [u32; 2],
     /// Path MTU in bytes.
     pub mtu: u32,
     /// Local ACK timeout as a code: 4.096 µs × 2^`timeout`; 0 means none.
@@ -351,7 +353,10 @@ impl fmt::Display for Case {
                  of {}, {} READs{}",
                 service(p.service),
                 p.link,
-                p.alternate.map_or_else(String::new, |link| format!(" (or {link})")),
+                p.alternate.map_or_else(String::new, |link| match p.labels {
+                    [0, 0] => format!(" (or {link})"),
+                    [label, other] => format!(" with label {label:#x} (or {link} with {other:#x})"),
+                }),
                 p.mtu,
                 p.timeout,
                 p.retry_cnt,

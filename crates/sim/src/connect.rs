@@ -30,7 +30,12 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, h
     let attr = QpAttr {
         access: end.access,
         port_num: 1,
-        ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
+        ah: AhAttr {
+            is_global: true,
+            port_num: 1,
+            flow_label: plan.labels[0],
+            ..AhAttr::default()
+        },
         path_mtu: plan.mtu,
         dest_qpn: peer.qpn,
         rq_psn: peer.psn,
@@ -61,7 +66,7 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, h
     ];
     for (state, mask) in steps {
         if state == QpState::Rtr && plan.service != QpType::Ud {
-            host.attach(end.qpn, peer.qpn, ips[e], ips[1 - e], plan.multipath);
+            host.attach(end.qpn, peer.qpn, ips[e], ips[1 - e], plan.options());
         }
         let done = host.with(end.qpn, |visit| {
             let attr = QpAttr { state, cur_state: visit.qp.state(), ..attr };

@@ -186,6 +186,7 @@ fn draw_pair(rng: &mut Rng, mood: &Mood, others: &[PairPlan]) -> PairPlan {
         // All plain pairs use the first link.
         link: if multipath { rng.below(mood.links as u64) as usize } else { 0 },
         alternate: None,
+        labels: [0; 2],
         mtu: [256, 1024, 4096][rng.below(3) as usize],
         // A plain queue pair has to wait until the faults are over; one with several paths must not
         // need to.

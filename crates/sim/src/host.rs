@@ -126,9 +126,8 @@ impl SimHost {
         remote_qpn: u32,
         local: IpAddr,
         remote: IpAddr,
-        multipath: bool,
+        options: PathOptions,
     ) {
-        let options = PathOptions { multipath, ..PathOptions::default() };
         let attached = self.with(qpn, |visit| visit.attach(remote_qpn, local, remote, options));
         attached
             .expect("the queue pair was added")

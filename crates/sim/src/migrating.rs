@@ -5,10 +5,11 @@
 
 use polypath_paths::PathOptions;
 use polypath_transport::{AhAttr, MigState, QpAttr, QpAttrMask, QpState, QpType, QueuePair};
+use polypath_wire::flow_label::is_another_port;
 
 use crate::case::{Case, PairPlan};
 use crate::datagram::address;
-use crate::faults::{self, Change, Fault};
+use crate::faults::{self, Change, Fault, When};
 use crate::freeze::any_step;
 use crate::judge::{Verdict, demand};
 use crate::rng::Rng;
@@ -69,15 +70,58 @@ impl Case {
                 case.faults.push((when, Fault::Migrate { pair, end: 1 - end }));
             }
         }
+        add_labels(seed, &mut case);
         case
     }
 }
 
+/// The link and the flow label of a path.
+type Way = (usize, u32);
+
 impl PairPlan {
-    /// The links of the path in use and of the other one, after so many migrations.
-    fn links(&self, count: u64) -> Option<[usize; 2]> {
-        let links = [self.link, self.alternate?];
-        Some(if count.is_multiple_of(2) { links } else { [links[1], links[0]] })
+    /// The path in use and the other one, after so many migrations.
+    fn paths(&self, count: u64) -> Option<[Way; 2]> {
+        let [first, second] = [(self.link, self.labels[0]), (self.alternate?, self.labels[1])];
+        Some(if count.is_multiple_of(2) { [first, second] } else { [second, first] })
+    }
+
+    /// How its queue pairs are connected.
+    pub(crate) fn options(&self) -> PathOptions {
+        PathOptions {
+            multipath: self.multipath,
+            flow_label: self.labels[0],
+            ..PathOptions::default()
+        }
+    }
+}
+
+/// Lets some of the pairs have both paths on one link, told apart by their flow labels, and links lose what
+/// takes some of their ways. It is drawn from a stream of its own, so that the rest of a seed's meaning stays
+/// as it was.
+fn add_labels(seed: u64, case: &mut Case) {
+    let rng = &mut Rng::new(seed ^ 0x6c61_6265_6c73);
+    let mut links = Vec::new();
+    for pair in &mut case.pairs {
+        if pair.multipath || pair.alternate.is_none() || !rng.chance(250) {
+            continue;
+        }
+        let mut label = || 1 + rng.below(0xf_ffff) as u32;
+        pair.labels = [label(), label()];
+        while !is_another_port(pair.labels[1], pair.labels[0]) {
+            pair.labels[1] = label();
+        }
+        pair.alternate = Some(pair.link);
+        links.push(pair.link);
+    }
+    for link in links {
+        for _ in 0..rng.below(4) {
+            let ways = 1 + rng.below(255) as u8;
+            let lossy = |ways, loss| Fault::Ways { link, ways, loss };
+            let end = rng.time(MS * 2000);
+            let loss = if rng.chance(800) { 1000 } else { rng.below(1000) };
+            case.faults.push((any_step(rng), lossy(ways, loss)));
+            case.faults.push((When::At(end), lossy(0, 0)));
+        }
     }
 }
 
@@ -118,13 +162,13 @@ impl Simulation {
                 let agreed = qp.is_multipath() == plan.multipath;
                 let rts = qp.state() == QpState::Rts && agreed;
                 let due = rts && migration.state == MigState::Migrated;
-                let Some([_, other]) = plan.links(migration.count).filter(|_| due && !waits) else {
-                    continue;
-                };
+                let paths = plan.paths(migration.count).filter(|_| due && !waits);
+                let Some([_, (other, flow_label)]) = paths else { continue };
                 let peer = plan.ends[1 - e].host;
                 let [local, remote] = [number, peer].map(|h| address(other, h, self.case.v6));
                 let mut attr = QpAttr::new(QpState::Rts);
-                attr.alt_ah = AhAttr { is_global: true, port_num: 1, ..AhAttr::default() };
+                attr.alt_ah =
+                    AhAttr { is_global: true, port_num: 1, flow_label, ..AhAttr::default() };
                 (attr.alt_port_num, attr.alt_timeout) = (1, plan.timeout);
                 attr.path_mig_state = MigState::Rearm;
                 let host = &mut self.hosts[number];
@@ -132,7 +176,8 @@ impl Simulation {
                 let loaded = host.with(qpn, |visit| {
                     let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
                     let done = visit.qp.modify(&attr, mask, &mut visit.host);
-                    let set = visit.set_alternate(local, remote, PathOptions::default());
+                    let options = PathOptions { flow_label, ..PathOptions::default() };
+                    let set = visit.set_alternate(local, remote, options);
                     done.is_ok() && set.is_ok()
                 });
                 demand(loaded != Some(false), "an alternate path can be loaded", || {
@@ -151,7 +196,8 @@ impl Simulation {
     }
 
     /// The pairs of RC queue pairs that still work and whose ends are not both ARMED, on the same path if
-    /// they have no path set.
+    /// they have no path set and their paths have different addresses. (By a source port, packets are handled
+    /// whichever of the two paths it belongs to, so ends that have missed a migration need not notice.)
     pub(crate) fn apart(&self) -> Vec<String> {
         let pairs = self.case.pairs.iter().enumerate();
         let migrating = pairs.filter(|(_, p)| p.service == QpType::Rc && p.alternate.is_some());
@@ -165,7 +211,8 @@ impl Simulation {
                 let ((a_state, a), (b_state, b)) = (a?, b?);
                 let sends = [a_state, b_state].iter().all(|s| *s == QpState::Rts);
                 let armed = a.state == MigState::Armed && b.state == MigState::Armed;
-                let same = plan.multipath || plan.links(a.count) == plan.links(b.count);
+                let by_port = plan.alternate == Some(plan.link);
+                let same = plan.multipath || by_port || plan.paths(a.count) == plan.paths(b.count);
                 let together = armed && same;
                 (sends && !together).then(|| format!("pair {i}: {a:?}, {b:?}"))
             })

@@ -48,6 +48,7 @@ fn case(lane: LanePlan, reorders: bool, faults: Vec<(When, Fault)>) -> Case {
     let pair = PairPlan {
         service: QpType::Rc,
         alternate: None,
+        labels: [0; 2],
         multipath: true,
         link: 0,
         mtu: 256,

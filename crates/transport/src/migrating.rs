@@ -27,18 +27,14 @@ use polypath_wire::packet::Packet;
 use crate::common::Core;
 use crate::host::Host;
 use crate::migration::{
-    CameBy, Compared, MigrationNews, MigrationStatus, Step, check_wish, receive,
+    CameBy, Compared, Migration, MigrationNews, MigrationStatus, Step, check_wish, is_question,
+    receive,
 };
 use crate::proof::Look;
 use crate::qp::{Halves, QueuePair};
 use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
 use polypath_types::{MigState, PeerId, QpAttr, QpAttrMask, QpEvent, QpState, QpType};
-
-/// Whether a packet may be a question: a WRITE of no bytes.
-fn is_question(packet: &Packet<'_>) -> bool {
-    packet.headers.bth.opcode == Opcode::RC_WRITE_ONLY && packet.payload.is_empty()
-}
 
 impl Core {
     /// Whether it may change to the alternate path by itself, and that path can be used.
@@ -47,6 +43,11 @@ impl Core {
             && matches!(self.attr.state, QpState::Rts | QpState::Sqd)
             && !self.multipath
             && self.migration.alternate.is_some_and(|peer| host.is_reachable(peer))
+    }
+
+    /// Whether it has, or had, more than one path.
+    pub(crate) fn may_migrate(&self) -> bool {
+        self.migration.alternate.is_some() || self.migration.count > 0
     }
 
     /// Whether it is ARMED only after the alternate path was shown to work. UC and XRC have no question that
@@ -220,9 +221,10 @@ impl QueuePair {
         let core = &mut self.core;
         let proves = core.proves();
         let migration = &mut core.migration;
-        if migration.unconfirmed
-            && (!proves || migration.is_followed(now, mig_req, is_question(packet)))
-        {
+        // An answer by another port may be one by the path that was left.
+        let follows =
+            |m: &mut Migration| !by.other_port && m.is_followed(now, mig_req, is_question(packet));
+        if migration.unconfirmed && (!proves || follows(migration)) {
             migration.unconfirmed = false;
             if core.attr.path_mig_state == MigState::Rearm {
                 core.migration.begin(); // It can say so now.

@@ -23,6 +23,8 @@ use crate::proof::Watch;
 use crate::state::ModifyError;
 use polypath_telemetry::MigrationCause;
 use polypath_types::{MigState, PathId, PeerId, QpState};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Packet;
 
 /// The time after which a queue pair that waits for its peer asks for the first time again. Each
 /// further time it waits twice as long.
@@ -49,11 +51,15 @@ pub struct CameBy {
     /// is late by another port is late as by any network that reorders. So such a packet is news of the
     /// alternate path, and handled like others all the same.
     pub by_port: bool,
+    /// The source port tells the two apart, and it was neither's: the peer has left one of the two for
+    /// another port. It counts as one by the primary path, and shows nothing of which one the peer uses.
+    pub other_port: bool,
 }
 
 impl CameBy {
     /// By the primary path only.
-    pub const PRIMARY: Self = Self { primary: true, alternate: false, by_port: false };
+    pub const PRIMARY: Self =
+        Self { primary: true, alternate: false, by_port: false, other_port: false };
 }
 
 /// What becomes of a packet and of the migration state.
@@ -69,6 +75,11 @@ pub(crate) enum Step {
     Migrate,
     /// The packet came by a path that is not in use.
     Drop,
+}
+
+/// Whether a packet may be a question: a WRITE of no bytes.
+pub(crate) fn is_question(packet: &Packet<'_>) -> bool {
+    packet.headers.bth.opcode == Opcode::RC_WRITE_ONLY && packet.payload.is_empty()
 }
 
 /// Decides about a packet that has arrived (IBTA 17.2.8.1, 9.6.1.5).
@@ -376,9 +387,9 @@ mod tests {
     use MigState::{Armed, Migrated, Rearm};
 
     const STATES: [MigState; 3] = [Migrated, Rearm, Armed];
-    const ALTERNATE: CameBy = CameBy { primary: false, alternate: true, by_port: false };
-    const BOTH: CameBy = CameBy { primary: true, alternate: true, by_port: false };
-    const NEITHER: CameBy = CameBy { primary: false, alternate: false, by_port: false };
+    const ALTERNATE: CameBy = CameBy { primary: false, alternate: true, ..CameBy::PRIMARY };
+    const BOTH: CameBy = CameBy { alternate: true, ..CameBy::PRIMARY };
+    const NEITHER: CameBy = CameBy { primary: false, ..CameBy::PRIMARY };
 
     /// IBTA 17.2.8.1 and figure 203, written down state by state: state, MigReq, what becomes of a packet
     /// that came by the primary path, by the alternate one, by both, by neither.

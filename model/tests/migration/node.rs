@@ -258,7 +258,7 @@ impl Node {
         let [primary, alternate] = self.io.paths.map(|own| own == path);
         let alternate = alternate && self.qp.alternate().is_some();
         if primary || alternate {
-            let came = (PathId(path as u32), CameBy { primary, alternate, by_port: false });
+            let came = (PathId(path as u32), CameBy { primary, alternate, ..CameBy::PRIMARY });
             self.qp.handle_packet_by(self.now, &packet, came, None, &mut self.io);
         }
     }

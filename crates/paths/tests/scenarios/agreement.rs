@@ -422,8 +422,8 @@ fn a_queue_pair_that_is_connected_in_a_long_outage_is_agreed_after_it() {
         net.cut(0, false);
         net.cut(1, false);
         net.run(Duration::from_secs(1));
-        for host in 0..2 {
-            let new = QPN[host] + 7;
+        for (host, before) in QPN.into_iter().enumerate() {
+            let new = before + 7;
             let agreed =
                 |e: &PathEvent| matches!(e, PathEvent::MultipathAgreed { qpn, .. } if *qpn == new);
             assert!(net.has(host, agreed), "seed {seed}, host {host}");

@@ -27,6 +27,7 @@ use crate::cause::Cause;
 use crate::common::Core;
 use crate::explanation::{BadRequest, What};
 use crate::host::Host;
+use crate::migration::is_question;
 use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
 use data::Data;
@@ -310,7 +311,10 @@ impl Responder {
         let reply = Reply::to(h, from);
         if !is_answered(h.bth.opcode.base()) {
             count_duplicate(core, reply);
-            self.note_repeated(psn, reply, host);
+            // Questions of a queue pair that migrates are repeated until an answer by a certain path comes.
+            if !is_question(packet) || !core.may_migrate() {
+                self.note_repeated(psn, reply, host);
+            }
             // What was sent by two paths is answered for each of them, and as seldom.
             if h.bth.ack_req || !reply.twice {
                 self.acknowledge(reply);

@@ -1,9 +1,15 @@
 //! Automatic path migration (IBTA 17.2.8): two queue pairs with a primary path, 0, and an alternate, 1.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use polypath_transport::*;
+use polypath_wire::bth::Bth;
+use polypath_wire::ext::{Aeth, Syndrome};
 use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, Packet};
+use polypath_wire::psn::Psn;
 
 use crate::host::APM;
 use crate::pair::*;
@@ -233,6 +239,36 @@ fn a_program_migrates_an_idle_connection_and_the_peer_follows() {
         assert!(p.nodes[side].qp.migration().last.is_some_and(|(_, at)| at <= p.now));
     }
     assert_eq!(p.next_event(), None, "nobody asks any more, as nothing is in reserve");
+}
+
+/// Where the source port tells the two paths apart, what comes by a third port may be an answer by the path
+/// that was left. An end that took it for consent would be on one path for good, and its peer on the other.
+#[test]
+fn what_comes_by_a_port_of_neither_path_does_not_show_that_the_peer_has_followed() {
+    for other_port in [false, true] {
+        let mut p = armed(setup());
+        let calm = Rc::new(Cell::new(false));
+        let seen = calm.clone();
+        p.filter = Some(Box::new(move |to, packet| {
+            seen.set(seen.get() || to == 1 && !packet.headers.bth.mig_req);
+            false
+        }));
+        migrate(&mut p, 0).unwrap();
+        p.run_for(MS);
+        load(&mut p, 0, 0);
+        for _ in 0..2 {
+            p.run_for(MS * 50);
+            let psn = Psn::new(Setup::default().psn[0]);
+            let bth = Bth { dest_qpn: QPN[0], psn, ..Bth::new(Opcode::RC_ACK) };
+            let aeth = Some(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 0 });
+            let packet = Packet { headers: Headers { aeth, ..Headers::new(bth) }, payload: &[] };
+            let came = (PathId(1), CameBy { other_port, ..CameBy::PRIMARY });
+            let node = &mut p.nodes[0];
+            node.qp.handle_packet_by(p.now, &packet, came, None, &mut node.host);
+        }
+        p.run_for(Duration::from_secs(2));
+        assert_eq!(calm.get(), !other_port);
+    }
 }
 
 /// Exactly once, whatever is in flight and whichever end begins; and again and again.

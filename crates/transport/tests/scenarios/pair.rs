@@ -407,7 +407,7 @@ impl Pair {
         };
         let [primary, alternate] = ways.map(|way| way == path as usize);
         if primary || alternate {
-            let came = (PathId(path), CameBy { primary, alternate, by_port: false });
+            let came = (PathId(path), CameBy { primary, alternate, ..CameBy::PRIMARY });
             node.qp.handle_packet_by(self.now, &packet, came, None, &mut node.host);
         }
     }

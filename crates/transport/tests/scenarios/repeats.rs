@@ -303,3 +303,23 @@ fn a_plain_peer_that_repeats_a_request_again_and_again_does_not_hear_the_answers
         assert_eq!(unheard(&p), []);
     }
 }
+
+/// Questions are repeated until they are answered by a certain path, so they say nothing of answers.
+#[test]
+fn questions_of_a_queue_pair_that_may_migrate_are_no_unheard_requests() {
+    for migrates in [false, true] {
+        let mut p = Pair::new(Setup::default());
+        if migrates {
+            let node = &mut p.nodes[1];
+            node.qp.set_alternate(Some(PeerId(7)), &mut node.host);
+        }
+        p.nodes[0].post(0, SendOp::Write { va: 0x100, rkey: ALL }, 0, 0);
+        p.run();
+        for _ in 0..4 {
+            let bth = Bth { dest_qpn: QPN[1], psn: start(), ..Bth::new(Opcode::RC_WRITE_ONLY) };
+            let reth = Some(Reth { va: 0x100, rkey: ALL, len: 0 });
+            forge(&mut p, Headers { reth, ..Headers::new(bth) });
+        }
+        assert_eq!(p.nodes[1].host.unheard.is_empty(), migrates);
+    }
+}
