@@ -110,6 +110,7 @@ impl PathManager {
         hold!(legal, "{index:?} has {:?}, its main path is {}", peer.outage, main.state);
         let timed = self.timers.owners().any(|timer| timer == Timer::Hold(index));
         hold!(timed == peer.is_held(), "{index:?} has {:?}, hold timer: {timed}", peer.outage);
+        hold!(peer.plain || !peer.unheard, "{index:?} is unheard, and not taken for a plain one");
         hold!(
             !(peer.plain && association.is_some()),
             "{index:?} is known as plain, and has {association:?}"

@@ -39,6 +39,11 @@ impl PathManager {
         }
         if qp.tries >= limit {
             peer.plain = peer.association.is_none();
+            // Perhaps not even the network was there.
+            let own = self.paths.get_mut(peer.own);
+            if let Some(own) = own.filter(|own| peer.plain && own.last_progress.is_none()) {
+                (peer.unheard, own.watched) = (true, true);
+            }
             return;
         }
         qp.tries += 1;
@@ -76,6 +81,16 @@ impl PathManager {
         let is_open = |qpn: &Qpn| self.qps.get(qpn).is_some_and(|qp| !qp.agreed);
         let open: Vec<Qpn> = p.qpns.iter().copied().filter(is_open).collect();
         open.into_iter().for_each(|qpn| self.hello_soon(qpn));
+    }
+
+    /// A path of the peer has carried something both ways. If it is the first sign of life, and came after
+    /// the last HELLO, then no HELLO may have arrived: nobody says that the peer knows only plain RoCEv2.
+    pub(crate) fn heard_at_last(&mut self, peer: PeerId) {
+        let Some(p) = self.peers.get_mut(peer) else { return };
+        if core::mem::take(&mut p.unheard) {
+            p.plain = false;
+            self.hello_again(peer);
+        }
     }
 
     /// The first packet of a stream to a lane that there is no association with: a HELLO of a queue pair.

@@ -452,6 +452,7 @@ impl PathManager {
             && core::mem::take(&mut p.watched)
         {
             for peer in self.peers_on(index) {
+                self.heard_at_last(peer);
                 if let Some(peer_state) = self.peers.get_mut(peer)
                     && let Some(f) = peer_state.failover.take()
                 {

@@ -185,7 +185,7 @@ impl PathManager {
         if p.pending == Some(index) {
             p.pending = None;
         }
-        p.plain = false;
+        (p.plain, p.unheard) = (false, false);
         if !p.qpns.is_empty() {
             a.unused_since = None;
         }

@@ -103,6 +103,8 @@ pub(crate) struct Peer {
     pub(crate) blocked: bool,
     /// Handshakes went unanswered: most likely it knows only plain RoCEv2.
     pub(crate) plain: bool,
+    /// That is so, but nothing at all has come from the peer yet.
+    pub(crate) unheard: bool,
     /// Since when its traffic goes by the active path.
     pub(crate) switched_at: Duration,
     /// Queue pairs with a path of their own, few if any.
@@ -131,6 +133,7 @@ impl Peer {
             outage: None,
             blocked: false,
             plain: false,
+            unheard: false,
             switched_at: Duration::ZERO,
             detours: BTreeMap::new(),
             failover: None,

@@ -430,3 +430,24 @@ fn a_queue_pair_that_is_connected_in_a_long_outage_is_agreed_after_it() {
         }
     }
 }
+
+/// The network begins to carry after both ends have said their last HELLO, as behind a switch that has just
+/// learned of its ports.
+#[test]
+fn a_peer_that_is_first_heard_after_the_last_hello_is_asked_again() {
+    for seed in 0..SEEDS {
+        let mut net = Net::new(seed, 2);
+        net.cut(0, true);
+        net.cut(1, true);
+        net.connect();
+        net.run(Duration::from_secs(6));
+        net.cut(0, false);
+        net.cut(1, false);
+        net.run(Duration::from_secs(6));
+        assert!(!net.agreed(), "seed {seed}: nobody asks without a reason");
+        net.start_traffic();
+        net.run(Duration::from_secs(1));
+        assert!(net.agreed(), "seed {seed}");
+        assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
+    }
+}
