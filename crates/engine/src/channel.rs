@@ -66,8 +66,8 @@ impl Channel {
 
     /// Whether a read of the descriptor blocks.
     fn blocks(&self) -> bool {
-        let flags = fcntl_getfl(self.notices.as_fd());
-        self.notices.is_empty() && !flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
+        let flags = || fcntl_getfl(self.notices.as_fd());
+        self.notices.is_empty() && !flags().is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 }
 

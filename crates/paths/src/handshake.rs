@@ -18,6 +18,7 @@ use crate::id::{AssociationId, Qpn};
 use crate::key::{Ends, Key, Nonce};
 use crate::manager::{PathManager, Qp};
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
+use crate::peers::Peer;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, Refused, StreamEnds};
 use polypath_types::{PathKind, PeerId};
@@ -75,9 +76,11 @@ impl PathManager {
     }
 
     /// A path to the peer lives after a time in which none did. Queue pairs that are not agreed may have said
-    /// their last HELLO in it.
+    /// their last HELLO in it. A peer that answered data and no HELLO before is left alone.
     pub(crate) fn hello_again(&mut self, peer: PeerId) {
-        let Some(p) = self.peers.get(peer).filter(|p| p.key.options.multipath) else { return };
+        let asks = |p: &&mut Peer| p.key.options.multipath && (!p.plain || p.unheard);
+        let Some(p) = self.peers.get_mut(peer).filter(asks) else { return };
+        (p.plain, p.unheard) = (false, false);
         let is_open = |qpn: &Qpn| self.qps.get(qpn).is_some_and(|qp| !qp.agreed);
         let open: Vec<Qpn> = p.qpns.iter().copied().filter(is_open).collect();
         open.into_iter().for_each(|qpn| self.hello_soon(qpn));
@@ -86,9 +89,7 @@ impl PathManager {
     /// A path of the peer has carried something both ways. If it is the first sign of life, and came after
     /// the last HELLO, then no HELLO may have arrived: nobody says that the peer knows only plain RoCEv2.
     pub(crate) fn heard_at_last(&mut self, peer: PeerId) {
-        let Some(p) = self.peers.get_mut(peer) else { return };
-        if core::mem::take(&mut p.unheard) {
-            p.plain = false;
+        if self.peers.get(peer).is_some_and(|p| p.unheard) {
             self.hello_again(peer);
         }
     }

@@ -59,6 +59,7 @@ fn a_peer_without_multipath_is_plain_and_left_alone() {
     assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
     net.link_up(0, true);
     assert_eq!(net.active_link(0), Some(0));
+    assert!(net.hosts[0].paths.next_deadline().is_none(), "it is not asked again for that");
 }
 
 #[test]
