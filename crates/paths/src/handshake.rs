@@ -42,7 +42,7 @@ impl PathManager {
             peer.plain = peer.association.is_none();
             // Perhaps not even the network was there.
             let own = self.paths.get_mut(peer.own);
-            if let Some(own) = own.filter(|own| peer.plain && own.last_progress.is_none()) {
+            if let Some(own) = own.filter(|own| peer.plain && own.heard_at.is_zero()) {
                 (peer.unheard, own.watched) = (true, true);
             }
             return;
