@@ -154,11 +154,12 @@ impl PathManager {
         let Role::Plain { peer } = p.role else { return };
         let at_once = p.tried_since.is_some() && self.has_fit_port(peer);
         let Some(p) = self.paths.get_mut(path) else { return };
-        if p.turns.calm_since(now) > PLAIN_CALM {
+        let calm = p.turns.calm_since(now);
+        let was_calm = calm > PLAIN_CALM;
+        if was_calm {
             p.turns.settle(now, current);
         }
         let changes = p.turns.changes();
-        let calm = p.turns.calm_since(now);
         // Who hears the peer, and is not heard, has the bad way. The other one stays, for as long as it can.
         let heard = now.saturating_sub(p.heard_at) < calm;
         let wait = PLAIN_WAIT * (1 << (changes / 2).min(PLAIN_DOUBLINGS)) * (2 - u32::from(heard));
@@ -169,7 +170,7 @@ impl PathManager {
         if !self.leave_silent_port(peer) {
             let port = self.port_of_another_way(line.pair, current);
             self.set_port(path, port);
-            self.come_home_later(peer, current, calm > PLAIN_CALM);
+            self.come_home_later(path, peer, current, was_calm);
         }
     }
 
@@ -183,13 +184,12 @@ impl PathManager {
     /// A path that the peer knows by its port has taken another one, and comes back to it after a while: if a
     /// migration is not known to both ends, nothing else tells the one of the other. `from`: the port before,
     /// which it had for long if `calm`.
-    fn come_home_later(&mut self, peer: PeerId, from: u16, calm: bool) {
+    fn come_home_later(&mut self, path: PathId, peer: PeerId, from: u16, calm: bool) {
         if !self.is_known_by_port(peer) {
             return;
         }
-        let own = self.peers.get(peer).map(|p| p.own);
-        let Some(path) = own.and_then(|own| self.paths.get_mut(own)) else { return };
-        let away = path.turns.stay_away(from, calm);
+        let Some(p) = self.paths.get_mut(path) else { return };
+        let away = p.turns.stay_away(from, calm);
         self.timers.no_later(Timer::Port(peer), self.clock.now() + away);
     }
 
@@ -208,7 +208,6 @@ impl PathManager {
             path.turns.change(now, current);
             self.set_port(own, home);
         }
-        self.timers.set(Timer::Port(peer), None);
         true
     }
 

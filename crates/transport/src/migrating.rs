@@ -27,8 +27,7 @@ use polypath_wire::packet::Packet;
 use crate::common::Core;
 use crate::host::Host;
 use crate::migration::{
-    CameBy, Compared, Migration, MigrationNews, MigrationStatus, Step, check_wish, is_question,
-    receive,
+    CameBy, Compared, MigrationNews, MigrationStatus, Step, check_wish, is_question, receive,
 };
 use crate::proof::Look;
 use crate::qp::{Halves, QueuePair};
@@ -222,9 +221,10 @@ impl QueuePair {
         let proves = core.proves();
         let migration = &mut core.migration;
         // An answer by another port may be one by the path that was left.
-        let follows =
-            |m: &mut Migration| !by.other_port && m.is_followed(now, mig_req, is_question(packet));
-        if migration.unconfirmed && (!proves || follows(migration)) {
+        if migration.unconfirmed
+            && (!proves
+                || !by.other_port && migration.is_followed(now, mig_req, is_question(packet)))
+        {
             migration.unconfirmed = false;
             if core.attr.path_mig_state == MigState::Rearm {
                 core.migration.begin(); // It can say so now.
