@@ -60,6 +60,11 @@ impl PathManager {
         self.recount(index);
         let before = self.qps.get_mut(&qpn).and_then(|qp| qp.alternate.replace(index));
         self.unreserve(qpn, before.filter(|before| *before != index));
+        // Either may have left its port when that said nothing yet.
+        let primary = self.qps.get(&qpn).map(|qp| qp.peer);
+        for peer in primary.into_iter().chain([index]) {
+            self.come_home_soon(peer);
+        }
         Ok(index)
     }
 
@@ -296,7 +301,11 @@ mod tests {
         assert_eq!(paths.next_deadline(), None, "nothing is in reserve, so the port says nothing");
         paths.set_alternate(now, QPN, ip(0, 1), ip(0, 2), label(9)).unwrap();
         let mut away = Vec::new();
-        for _ in 0..8 {
+        assert_eq!(paths.next_deadline(), Some(now + Duration::from_secs(2)));
+        now += Duration::from_secs(2);
+        paths.handle_timeout(now);
+        assert_eq!((port_of(&paths).1, paths.next_deadline()), (home, None));
+        for _ in 0..7 {
             now += Duration::from_secs(5);
             paths.unheard(now, path);
             assert_ne!(port_of(&paths).1, home);
@@ -306,8 +315,8 @@ mod tests {
             assert_eq!((port_of(&paths).1, paths.check()), (home, Ok(())));
             now = back;
         }
-        // The first time it has been away already; then it leaves again soon after it has come.
-        assert_eq!(away, [2, 4, 8, 16, 32, 64, 64, 64]);
+        // It leaves again soon after it has come.
+        assert_eq!(away, [4, 8, 16, 32, 64, 64, 64]);
         now += PLAIN_CALM * 2;
         paths.unheard(now, path);
         assert_eq!(paths.next_deadline(), Some(now + Duration::from_secs(2)));

@@ -193,6 +193,19 @@ impl PathManager {
         self.timers.no_later(Timer::Port(peer), self.clock.now() + away);
     }
 
+    /// The peer knows a path by its port from now on. If the path has left that port, it comes back to it.
+    pub(crate) fn come_home_soon(&mut self, peer: PeerId) {
+        let Some(own) = self.peers.get(peer).filter(|p| p.leaves_by.is_none()).map(|p| p.own)
+        else {
+            return;
+        };
+        let Some(path) = self.paths.get(own) else { return };
+        let current = path.address.source_port;
+        if path.turns.home() != current {
+            self.come_home_later(own, peer, current, false);
+        }
+    }
+
     /// Lets a path that the peer knows by its port come back to that one. Returns whether it is such a
     /// path. If its way is still bad, the path leaves it as before.
     pub(crate) fn come_home(&mut self, peer: PeerId) -> bool {
