@@ -44,6 +44,8 @@ struct Conn {
     qps: [Option<QueuePair>; 2],
     is_up: bool,
     is_over: bool,
+    /// Whether the application of each end knows that it is over.
+    has_left: [bool; 2],
 }
 
 struct World {
@@ -312,11 +314,12 @@ impl World {
         if self.hosts[0].env.balances.is_none() {
             return Ok(());
         }
-        let lives = |c: &&Conn| c.is_up && !c.is_over;
-        let qps: Vec<_> =
-            self.conns.iter().filter(lives).filter_map(|c| c.qps[0].as_ref()).collect();
-        let count = |local: IpAddr| qps.iter().filter(|qp| qp.primary.pair.0 == local).count();
-        for qp in &qps {
+        // One that has failed at the peer only counts for this host as well, and can't be moved.
+        let lives = |c: &Conn| c.is_up && !c.is_over;
+        let held = self.conns.iter().filter(|c| !c.has_left[0]);
+        let qps: Vec<_> = held.filter_map(|c| Some((lives(c), c.qps[0].as_ref()?))).collect();
+        let count = |local: IpAddr| qps.iter().filter(|(_, qp)| qp.primary.pair.0 == local).count();
+        for (_, qp) in qps.iter().filter(|(lives, _)| *lives) {
             let other = qp.alternate.map_or(0, |alternate| count(alternate.pair.0));
             demand(
                 count(qp.primary.pair.0) <= other + 1,
@@ -450,6 +453,7 @@ impl World {
             _ => {
                 if let Some(conn) = self.conns.iter_mut().find(|c| of(c)) {
                     conn.is_over = true;
+                    conn.has_left[host] = true;
                 }
             }
         }
@@ -487,9 +491,8 @@ impl World {
                 let h = &mut self.hosts[0];
                 let resolve = abi::resolve_addr(id, from, to);
                 // The address may be gone.
-                if h.cm.command(self.now, FILE, &resolve, &mut h.env).is_err() {
-                    self.conns[conn].is_over = true;
-                }
+                self.conns[conn].is_over =
+                    h.cm.command(self.now, FILE, &resolve, &mut h.env).is_err();
             }
             Action::Traffic { conn, from } => {
                 let sent = self.conns[conn].qps[from].as_ref().map(QueuePair::packet);
@@ -544,6 +547,7 @@ impl World {
                 let c = &mut self.conns[conn];
                 if let (true, false, Some(id)) = (c.is_up, c.is_over, c.ids[host]) {
                     c.is_over = true;
+                    c.has_left[host] = true;
                     let h = &mut self.hosts[host];
                     // The peer may have ended it.
                     let _ = h.cm.command(self.now, FILE, &abi::disconnect(id), &mut h.env);
@@ -566,8 +570,7 @@ impl World {
                 if qp.primary == way {
                     // It has migrated there before.
                 } else if refused {
-                    let h = &mut self.hosts[host];
-                    h.cm.alternate_failed(self.now, client, qp_num);
+                    self.hosts[host].cm.alternate_failed(self.now, client, qp_num);
                 } else {
                     qp.load(way);
                 }
