@@ -250,16 +250,18 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     }
     let heading = ["QP", "KIND", "STATE", "DEVICE", "PEER", "PEER QP", "PATHS", "ACTIVE PATH"];
     let mut qps = Columns::new(heading);
+    let if_any = |text: String, there: bool| if there { text } else { "-".to_owned() };
     for qp in &process.qps {
+        let (is_mp, has_peer) = (qp.multipath, !qp.peer.is_empty());
         qps.row([
             hex(qp.qpn),
             qp.kind.clone(),
             qp.state.clone(),
             qp.device.clone(),
-            if qp.peer.is_empty() { "-".to_owned() } else { qp.peer.clone() },
-            if qp.dest_qpn == 0 { "-".to_owned() } else { hex(qp.dest_qpn) },
-            format!("{} ({})", qp.live_paths, if qp.multipath { "mp" } else { "plain" }),
-            if qp.active_path.is_empty() { "-".to_owned() } else { qp.active_path.clone() },
+            if_any(qp.peer.clone(), has_peer),
+            if_any(hex(qp.dest_qpn), qp.dest_qpn != 0),
+            if_any(format!("{} ({})", qp.live_paths, if is_mp { "mp" } else { "plain" }), has_peer),
+            if_any(qp.active_path.clone(), !qp.active_path.is_empty()),
         ]);
     }
     if !qps.is_empty() {

@@ -307,7 +307,7 @@ fn ud_destination(
             path
         }
     };
-    let path = paths.ud_route(path);
+    let path = paths.ud_route_to(io.now, path, target.qpn);
     Ok(UdDestination { path, qpn: target.qpn, qkey: target.qkey })
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use polypath_paths::{LocalAddress, PathManager};
 use polypath_transport::QueuePair;
+use polypath_types::QpType;
 
 use crate::blocked::Blocked;
 use crate::host::{Shared, Visit};
@@ -117,6 +118,9 @@ impl<Q> Lane<Q> {
         let qpn = qp.config().qpn;
         let index = QpTable::<Q>::index_of(qpn);
         assert!(self.qps.number(index) == qpn && self.qps.is_free(index), "{qpn:#x} is not free");
+        if qp.config().qp_type == QpType::Ud {
+            self.shared.paths.take_datagrams();
+        }
         self.qps.insert(index, Entry::new(qp, own));
     }
 

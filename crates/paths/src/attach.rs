@@ -86,7 +86,8 @@ impl PathManager {
         let options =
             PathOptions { multipath: options.multipath && self.config.multipath, ..options };
         let slot = (remote_qpn >> 16) as u8;
-        let (key, port) = self.dealt(qpn, PeerKey { local, remote, slot, options, way: 0 });
+        let key = PeerKey { local, remote, slot, options, way: 0 };
+        let (key, port) = if qpn.is_lane_pair() { (key, None) } else { self.dealt(qpn, key) };
         match self.peers.by_key(&key) {
             Some(index) => Ok(index),
             None => self.add_peer(key, port),
@@ -112,7 +113,11 @@ impl PathManager {
         {
             self.begin_anew(index);
         }
-        if multipath {
+        if let Some(index) = association.filter(|_| !qpn.is_lane_pair()) {
+            // It may have been of datagrams alone, which use fewer kinds of paths.
+            self.lead(index);
+        }
+        if multipath && self.says_hello(qpn) {
             self.hello_due(qpn);
         }
     }
@@ -425,6 +430,35 @@ impl PathManager {
         if after_outage.is_some() {
             self.hello_again(peer);
         }
+    }
+
+    /// The queue pairs that may have something outstanding on a path: those of all peers in its
+    /// association, or those of its peer if it belongs to no association. If the path is gone by now,
+    /// all queue pairs.
+    pub fn qpns_on(&self, path: PathId) -> Vec<u32> {
+        let association = match self.paths.get(path).map(|p| p.role) {
+            // The path may have been in the association's set until just now.
+            Some(Role::Plain { peer }) => match self.peers.get(peer).and_then(|p| p.association) {
+                Some(association) => association,
+                None => return self.qpns_of(peer).collect(),
+            },
+            Some(Role::Member { association, .. }) => association,
+            Some(Role::Datagram) => return Vec::new(),
+            None => return self.qpns().collect(),
+        };
+        let peers = self.associations.get(association).map(|a| &a.peers[..]).unwrap_or_default();
+        peers.iter().flat_map(|peer| self.qpns_of(*peer)).collect()
+    }
+
+    /// All queue pairs.
+    pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
+        self.qps.keys().take_while(|qpn| !qpn.is_lane_pair()).map(|qpn| qpn.0)
+    }
+
+    /// The queue pairs of a peer.
+    pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
+        let all = self.peers.get(peer).into_iter().flat_map(|p| &p.qpns);
+        all.take_while(|qpn| !qpn.is_lane_pair()).map(|qpn| qpn.0)
     }
 }
 

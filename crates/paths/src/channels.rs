@@ -91,6 +91,7 @@ impl PathManager {
         let wanted = !a.asked_channel
             && self.usage.local
             && self.can_be_local(a)
+            && self.is_connected(a)
             && !self.channels.contains(&slot);
         if wanted && let Some(a) = self.associations.get_mut(index) {
             a.asked_channel = true;

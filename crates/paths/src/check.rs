@@ -31,10 +31,11 @@ impl PathManager {
         self.check_associations()?;
         self.check_paths()?;
         self.timers.check()?;
+        self.lane_pairs.check()?;
         for timer in self.timers.owners() {
             let there = match timer {
                 Timer::Association(a) => self.associations.get(a).is_some(),
-                Timer::Hello(qpn) => self.qps.contains_key(&qpn),
+                Timer::Hello(qpn) | Timer::LanePair(qpn) => self.qps.contains_key(&qpn),
                 Timer::Hold(peer) | Timer::Port(peer) => self.peers.get(peer).is_some(),
                 Timer::DownDelay(path) | Timer::Stream(path) => self.paths.get(path).is_some(),
             };

@@ -16,6 +16,7 @@ use crate::association::{Association, announce};
 use crate::control::Source;
 use crate::id::{AssociationId, Qpn};
 use crate::key::{Ends, Key, Nonce};
+use crate::lane_pairs::is_lane_number;
 use crate::manager::{PathManager, Qp};
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
 use crate::peers::Peer;
@@ -61,12 +62,17 @@ impl PathManager {
             association: 0,
             ..self.hello_base(peer_index, qpn, remote_qpn)
         };
-        // The peer's own path and its main path take turns, the own path first.
+        // The peer's own path and its main path take turns, the own path first. Pairs of lanes are known by
+        // their addresses.
         let Some(peer) = self.peers.get(peer_index) else { return };
-        let path = if tries % 2 == 0 { peer.main } else { peer.own };
+        let path = if tries % 2 == 0 && !qpn.is_lane_pair() { peer.main } else { peer.own };
         let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
         self.send_hello(&hello, None, address);
-        let Some(key) = self.peers.get(peer_index).map(|p| p.key) else { return };
+        // Datagrams go by UDP only.
+        let Some(key) = self.peers.get(peer_index).map(|p| p.key).filter(|_| !qpn.is_lane_pair())
+        else {
+            return;
+        };
         let ends = key.stream_ends();
         if self.streams.contains(&ends) {
             self.send_hello(&hello, None, PathAddress { kind: ends.kind(), ..address });
@@ -81,8 +87,8 @@ impl PathManager {
         let asks = |p: &&mut Peer| p.key.options.multipath && (!p.plain || p.unheard);
         let Some(p) = self.peers.get_mut(peer).filter(asks) else { return };
         (p.plain, p.unheard) = (false, false);
-        let is_open = |qpn: &Qpn| self.qps.get(qpn).is_some_and(|qp| !qp.agreed);
-        let open: Vec<Qpn> = p.qpns.iter().copied().filter(is_open).collect();
+        let mut open = p.qpns.clone();
+        open.retain(|qpn| self.says_hello(*qpn) && self.qps.get(qpn).is_some_and(|qp| !qp.agreed));
         open.into_iter().for_each(|qpn| self.hello_soon(qpn));
     }
 
@@ -100,7 +106,7 @@ impl PathManager {
             let key = self.peers.get(qp.peer).map(|p| p.key);
             key.is_some_and(|key| key.stream_ends() == ends && key.options.multipath)
         };
-        let (qpn, qp) = self.qps.iter().find(|(_, qp)| fits(qp))?;
+        let (qpn, qp) = self.qps.iter().find(|(qpn, qp)| !qpn.is_lane_pair() && fits(qp))?;
         let hello = Hello {
             nonce: self.hello_nonce(qp.peer),
             ..self.hello_base(qp.peer, *qpn, qp.remote_qpn)
@@ -130,7 +136,7 @@ impl PathManager {
             instance: self.lane.instance,
             nonce: Nonce::default(),
             echo: Nonce::default(),
-            qpn: qpn.0,
+            qpn: self.wire_number(qpn),
             peer_qpn,
             association: 0,
             receive_window: self.config.receive_window,
@@ -170,6 +176,11 @@ impl PathManager {
         if !consistent {
             return Err(Refused::Malformed);
         }
+        let qpn = match is_lane_number(qpn.0) {
+            true if kind == PathKind::Udp => self.lane_pair_of(&hello, src, dst)?,
+            true => return Err(Refused::UnknownSource),
+            false => qpn,
+        };
         let qp = self.qps.get(&qpn).ok_or(Refused::NoQueuePair)?;
         if qp.remote_qpn != hello.qpn {
             return Err(Refused::NoQueuePair);
@@ -228,7 +239,7 @@ impl PathManager {
         self.answer(peer, qpn, index, hello, HelloKind::Ack, from);
         // The peer's HELLO_DONE agrees the queue pair at this end, too. In case it gets lost, ask again
         // soon.
-        if self.qps.get(&qpn).is_some_and(|qp| !qp.agreed) {
+        if self.qps.get(&qpn).is_some_and(|qp| !qp.agreed) && self.says_hello(qpn) {
             self.hello_soon(qpn);
         }
         Ok(())
@@ -411,7 +422,7 @@ impl PathManager {
         let abilities = association.map(|a| a.remote_abilities).unwrap_or_default();
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
         self.timers.set(Timer::Hello(qpn), None);
-        if !core::mem::replace(&mut qp.agreed, true) {
+        if !core::mem::replace(&mut qp.agreed, true) && !qpn.is_lane_pair() {
             self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, abilities });
         }
     }

@@ -17,6 +17,7 @@ use crate::congestion::Cut;
 use crate::id::{PathNumber, Qpn};
 use crate::key::Random;
 use crate::lag::Silences;
+use crate::lane_pairs::LanePairs;
 use crate::message::HELLO_QKEY;
 use crate::path::{Path, Role};
 use crate::peers::Peers;
@@ -116,6 +117,9 @@ pub struct PathManager {
     pub(crate) associations: Associations,
     pub(crate) qps: BTreeMap<Qpn, Qp>,
     pub(crate) ud: UdPaths,
+    pub(crate) lane_pairs: LanePairs,
+    /// Whether this lane has a queue pair that receives datagrams.
+    pub(crate) takes_datagrams: bool,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
     pub(crate) events: VecDeque<PathEvent>,
@@ -145,6 +149,8 @@ impl PathManager {
             associations: Associations::new(MAX_PEERS),
             qps: BTreeMap::new(),
             ud: UdPaths::default(),
+            lane_pairs: LanePairs::default(),
+            takes_datagrams: false,
             timers: Timers::default(),
             out: VecDeque::new(),
             events: VecDeque::new(),
@@ -552,6 +558,7 @@ impl PathManager {
                 Timer::DownDelay(path) => self.downdelay_over(path),
                 Timer::Stream(path) => self.ask_stream(path),
                 Timer::Port(peer) => self.port_due(peer),
+                Timer::LanePair(number) => self.lane_pair_due(number),
             }
         }
     }
@@ -587,33 +594,5 @@ impl PathManager {
     /// The numbers of control packets and of events that wait to be taken.
     pub(crate) fn queued(&self) -> (usize, usize) {
         (self.out.len(), self.events.len())
-    }
-
-    /// The queue pairs that may have something outstanding on a path: those of all peers in its
-    /// association, or those of its peer if it belongs to no association. If the path is gone by now,
-    /// all queue pairs.
-    pub fn qpns_on(&self, path: PathId) -> Vec<u32> {
-        let association = match self.paths.get(path).map(|p| p.role) {
-            // The path may have been in the association's set until just now.
-            Some(Role::Plain { peer }) => match self.peers.get(peer).and_then(|p| p.association) {
-                Some(association) => association,
-                None => return self.qpns_of(peer).collect(),
-            },
-            Some(Role::Member { association, .. }) => association,
-            Some(Role::Datagram) => return Vec::new(),
-            None => return self.qpns().collect(),
-        };
-        let peers = self.associations.get(association).map(|a| &a.peers[..]).unwrap_or_default();
-        peers.iter().flat_map(|peer| self.qpns_of(*peer)).collect()
-    }
-
-    /// All queue pairs.
-    pub fn qpns(&self) -> impl Iterator<Item = u32> + '_ {
-        self.qps.keys().map(|qpn| qpn.0)
-    }
-
-    /// The queue pairs of a peer.
-    pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
-        self.peers.get(peer).into_iter().flat_map(|p| p.qpns.iter().map(|qpn| qpn.0))
     }
 }

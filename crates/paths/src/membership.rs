@@ -323,6 +323,7 @@ impl PathManager {
             }
             self.recount(peer);
             self.back_to_own(peer, index);
+            self.lane_pair_lost(peer);
         }
         let Some(a) = self.associations.remove(index) else { return };
         self.timers.set(Timer::Association(index), None);

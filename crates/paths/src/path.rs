@@ -160,6 +160,10 @@ pub(crate) struct Path {
     pub(crate) outstanding_since: Option<Duration>,
     /// For datagram paths: another way to the same host, while this one is dead.
     pub(crate) redirect: Option<PathId>,
+    /// Of address handles: when a datagram was last sent by it, and the slot of the lane that it was for, if
+    /// the handshake with that lane has begun.
+    pub(crate) datagram_at: Duration,
+    pub(crate) met: Option<u8>,
     recent_deaths: u32,
     died_at: Duration,
     pub(crate) counters: PathCounters,
@@ -195,6 +199,8 @@ impl Path {
             last_progress: None,
             outstanding_since: None,
             redirect: None,
+            datagram_at: Duration::ZERO,
+            met: None,
             recent_deaths: 0,
             died_at: Duration::ZERO,
             counters: PathCounters::default(),

@@ -228,6 +228,11 @@ impl PathManager {
             self.timers.set(Timer::Association(index), Some(end));
             return;
         }
+        if let Some(at) = self.last_datagram(index)
+            && let Some(a) = self.associations.get_mut(index)
+        {
+            a.last_traffic = a.last_traffic.max(at);
+        }
         self.notice_late(index);
         self.judge(index);
         self.recover(index, Reason::FirstAlive);

@@ -46,12 +46,14 @@ impl PathManager {
         self.stream_paths_changed(Some(ends));
         if there {
             // Queue pairs whose HELLOs were not answered ask by the stream.
-            let waits = |qp: &crate::manager::Qp| {
+            let waits = |qpn: &Qpn, qp: &crate::manager::Qp| {
                 let key = self.peers.get(qp.peer).map(|p| p.key);
-                !qp.agreed && key.is_some_and(|key| key.stream_ends() == ends)
+                !qp.agreed
+                    && !qpn.is_lane_pair()
+                    && key.is_some_and(|key| key.stream_ends() == ends)
             };
             let waiting: Vec<Qpn> =
-                self.qps.iter().filter(|(_, qp)| waits(qp)).map(|(qpn, _)| *qpn).collect();
+                self.qps.iter().filter(|(qpn, qp)| waits(qpn, qp)).map(|(qpn, _)| *qpn).collect();
             waiting.into_iter().for_each(|qpn| self.hello_soon(qpn));
         }
     }
@@ -137,7 +139,9 @@ impl PathManager {
         let Some(ends) = StreamEnds::of(&p.address) else { return };
         let in_use = match p.role {
             Role::Member { association, .. } => {
-                self.associations.get(association).is_some_and(|a| a.unused_since.is_none())
+                // Datagrams use none.
+                let uses = |a: &Association| a.unused_since.is_none() && self.is_connected(a);
+                self.associations.get(association).is_some_and(uses)
             }
             _ => false,
         };

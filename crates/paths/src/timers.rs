@@ -21,6 +21,8 @@ pub(crate) enum Timer {
     Stream(PathId),
     /// A peer that left a port of a bond by which it was silent: when it tries the port again.
     Port(PeerId),
+    /// Two lanes that exchange datagrams: when to look whether they still do.
+    LanePair(Qpn),
 }
 
 /// One deadline at most per owner.

@@ -40,6 +40,11 @@ impl UdPaths {
         self.keys.get(&path).is_some_and(|key| self.by_key.get(key) == Some(&path))
     }
 
+    /// The options of a path, if it is of handles.
+    pub(crate) fn options_of(&self, path: PathId) -> Option<PathOptions> {
+        self.keys.get(&path).map(|key| key.options)
+    }
+
     pub(crate) fn insert(&mut self, key: UdKey, path: PathId) {
         self.by_key.insert(key, path);
         self.keys.insert(path, key);

@@ -381,7 +381,7 @@ impl Simulation {
                     let wrong = direction.ops[direction.next_to_post()].wrong;
                     let mut ud = self.ud[i][e];
                     if let Some(to) = &mut ud {
-                        to.path = host.lane.paths().ud_route(to.path);
+                        to.path = host.lane.paths_mut().ud_route_to(self.now, to.path, to.qpn);
                         to.qkey += u32::from(wrong == Some(Wrong::QKey));
                     }
                     pair.post(e, self.now, host, ud)?;

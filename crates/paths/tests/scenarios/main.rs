@@ -2,6 +2,7 @@
 
 mod agreement;
 mod changes;
+mod datagrams;
 mod detours;
 mod hostile;
 mod lag;
