@@ -1,8 +1,9 @@
 //! Programs with UD queue pairs alone, on `mp` devices: a path dies under them.
 
+use std::path::Path;
 use std::time::Duration;
 
-use polypath_e2e::{Direction, End, Error, Lab, PATIENT, share, until};
+use polypath_e2e::{Direction, End, Error, Lab, PATIENT, Running, compile_c, share, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MP: Option<&str> = Some("mp");
@@ -50,4 +51,44 @@ fn datagrams_leave_a_link_that_is_down() -> Result<(), Error> {
 #[test]
 fn datagrams_leave_a_link_that_is_silent() -> Result<(), Error> {
     survives(|lab| lab.cut(0, Direction::Both), |lab| lab.heal(0))
+}
+
+/// Members of a group have heard a few hundred messages more.
+fn heard_more(member: &Running) -> Result<(), Error> {
+    let before = member.lines_from(0).len();
+    until("messages to the group", LIMIT, || {
+        member.expect_alive()?;
+        Ok((member.lines_from(before).len() >= 4).then_some(()))
+    })
+}
+
+/// A member hears a sender whose first link goes down. If `later`, the member has its second link only later.
+fn groups_survive(later: bool) -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    if later {
+        lab.host(0).remove_addresses(1)?;
+    }
+    let member = lab.host(0).verbs([&*program, "hear"]).device(MP).spawn()?;
+    let _sender = lab.host(1).verbs([&*program, "send"]).device(MP).spawn()?;
+    heard_more(&member)?;
+    if later {
+        lab.host(0).add_addresses(1)?;
+    }
+    lab.link_down(0, End::Of(1))?;
+    heard_more(&member)?;
+    lab.link_up(0)?;
+    heard_more(&member)
+}
+
+#[test]
+fn datagrams_to_a_group_leave_a_link_that_is_down() -> Result<(), Error> {
+    groups_survive(false)
+}
+
+#[test]
+fn members_of_a_group_hear_by_links_that_come_later() -> Result<(), Error> {
+    groups_survive(true)
 }

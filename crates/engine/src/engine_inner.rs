@@ -351,6 +351,7 @@ impl EngineInner {
         for context in self.contexts() {
             context.table_changed(&old, &new, &self.selection);
         }
+        self.lanes.iter().for_each(|lane| lane.follow_groups());
     }
 }
 

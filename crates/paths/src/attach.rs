@@ -302,10 +302,14 @@ impl PathManager {
         if p.role != Role::Datagram {
             return;
         }
-        if p.users == 1 {
+        let last = p.users == 1;
+        if last {
             self.ud.remove(path);
         }
         self.release_path(path);
+        if last {
+            self.release_stand_in(path);
+        }
     }
 
     /// Where datagrams for the path of an address handle go now: the path itself, or, if it is

@@ -26,6 +26,9 @@ impl PathManager {
     #[inline]
     pub fn ud_route_to(&mut self, now: Duration, path: PathId, remote_qpn: u32) -> PathId {
         let Some(p) = self.paths.get_mut(path) else { return path };
+        if p.address.remote.is_multicast() {
+            return self.group_route(now, path);
+        }
         let slot = (remote_qpn >> 16) as u8;
         p.datagram_at = now;
         if p.met != Some(slot) {
@@ -39,15 +42,15 @@ impl PathManager {
     #[cold]
     fn meet(&mut self, now: Duration, path: PathId, slot: u8) {
         self.advance(now);
-        let Some(options) = self.ud.options_of(path) else { return };
+        let Some(options) = self.ud.key_of(path).map(|key| key.options) else { return };
         let Some((local, remote)) =
             self.paths.get(path).map(|p| (p.address.local, p.address.remote))
         else {
             return;
         };
-        // Lanes have slots from 1 to 254. A group's members are no peers, and a process reaches itself.
+        // Lanes have slots from 1 to 254. A process reaches itself.
         let is_lane = (1..=254).contains(&slot);
-        let to_other = !remote.is_multicast() && !self.local.contains(remote);
+        let to_other = !self.local.contains(remote);
         if options.multipath && self.config.multipath && is_lane && to_other {
             self.begin_lane_pair(((local, remote), slot), true);
         }

@@ -30,6 +30,7 @@ mod coupling;
 mod datagrams;
 mod dealing;
 mod detour;
+mod groups;
 mod handshake;
 mod id;
 mod key;

@@ -20,6 +20,8 @@ pub(crate) struct UdKey {
 pub(crate) struct UdPaths {
     by_key: BTreeMap<UdKey, PathId>,
     keys: BTreeMap<PathId, UdKey>,
+    /// What stands in for a path to a multicast group while its link is down.
+    stand_ins: BTreeMap<PathId, PathId>,
 }
 
 impl UdPaths {
@@ -40,9 +42,21 @@ impl UdPaths {
         self.keys.get(&path).is_some_and(|key| self.by_key.get(key) == Some(&path))
     }
 
-    /// The options of a path, if it is of handles.
-    pub(crate) fn options_of(&self, path: PathId) -> Option<PathOptions> {
-        self.keys.get(&path).map(|key| key.options)
+    /// What a path is shared for, if it is of handles.
+    pub(crate) fn key_of(&self, path: PathId) -> Option<UdKey> {
+        self.keys.get(&path).copied()
+    }
+
+    pub(crate) fn stand_in(&self, path: PathId) -> Option<PathId> {
+        self.stand_ins.get(&path).copied()
+    }
+
+    pub(crate) fn set_stand_in(&mut self, path: PathId, by: PathId) {
+        self.stand_ins.insert(path, by);
+    }
+
+    pub(crate) fn take_stand_in(&mut self, path: PathId) -> Option<PathId> {
+        self.stand_ins.remove(&path)
     }
 
     pub(crate) fn insert(&mut self, key: UdKey, path: PathId) {
@@ -71,6 +85,12 @@ impl UdPaths {
     /// The two directions do not agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         let wrong = self.keys.keys().find(|path| !self.contains(**path));
+        let known = |path: &PathId| self.keys.contains_key(path);
+        if let Some((path, by)) =
+            self.stand_ins.iter().find(|(path, by)| !known(path) || !known(by))
+        {
+            return Err(format!("{by:?} stands in for {path:?}, and one of them is gone"));
+        }
         match wrong {
             Some(path) => Err(format!("{path:?} is not found by its key")),
             None if self.by_key.len() != self.keys.len() => {

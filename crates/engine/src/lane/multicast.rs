@@ -4,7 +4,7 @@
 //! The kernel delivers a multicast datagram to every socket that joined the group on the interface
 //! that the datagram arrived on. So each lane's socket joins once for all its queue pairs. Queue
 //! pairs of a lane may belong to different devices, and each receives only from its device's
-//! interfaces.
+//! interfaces. When a device gains interfaces, its queue pairs join there, too.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 
 use polypath_verbs::{Error, Result};
 
-use super::State;
+use super::{Lane, State};
 use crate::media::udp::set_option;
 
 /// A queue pair in a group.
@@ -67,6 +67,41 @@ impl Groups {
         Ok(())
     }
 
+    /// Has each queue pair in the groups of those interfaces that its device has now. `interfaces`: of a
+    /// queue pair. `membership` joins or leaves a group on an interface, and says whether that was done.
+    fn follow(
+        &mut self,
+        interfaces: impl Fn(u16) -> Vec<u32>,
+        mut membership: impl FnMut(IpAddr, u32, bool) -> bool,
+    ) {
+        let Self { members, joined } = self;
+        for (&group, members) in members {
+            for member in members {
+                let now = interfaces(member.index);
+                for gone in member.interfaces.extract_if(.., |ifindex| !now.contains(ifindex)) {
+                    let users = joined.get_mut(&(group, gone));
+                    if users.is_none_or(|users| {
+                        *users -= 1;
+                        *users == 0
+                    }) {
+                        joined.remove(&(group, gone));
+                        membership(group, gone, false);
+                    }
+                }
+                for ifindex in now {
+                    if member.interfaces.contains(&ifindex) {
+                        continue;
+                    }
+                    // What can't be joined yet is tried again at the next change.
+                    if joined.contains_key(&(group, ifindex)) || membership(group, ifindex, true) {
+                        *joined.entry((group, ifindex)).or_insert(0) += 1;
+                        member.interfaces.push(ifindex);
+                    }
+                }
+            }
+        }
+    }
+
     /// Removes a queue pair. Returns the interfaces on which no other queue pair is in the group.
     fn leave(&mut self, group: IpAddr, index: u16) -> Vec<u32> {
         let Some(members) = self.members.get_mut(&group) else { return Vec::new() };
@@ -113,6 +148,25 @@ impl State {
                 // The membership ended with the interface if that is gone.
                 let _ = membership(socket, group, ifindex, false);
             }
+        }
+    }
+}
+
+impl Lane {
+    /// The interfaces of devices have changed: queue pairs join their groups on new ones.
+    pub(crate) fn follow_groups(&self) {
+        if !self.has_failed() {
+            self.enter(|state| {
+                let socket = state.slot_socket();
+                let State { core, groups, .. } = state;
+                let interfaces = |index| {
+                    let entry = core.qps().get(index);
+                    entry.map_or_else(Vec::new, |e| e.own.context.spec().members().collect())
+                };
+                groups.follow(interfaces, |group, ifindex, join| {
+                    socket.is_none_or(|s| membership(s, group, ifindex, join).is_ok())
+                });
+            });
         }
     }
 }
@@ -186,6 +240,35 @@ mod tests {
         assert_eq!(groups.leave(group(), 3), [0; 0]);
         assert_eq!(groups.listeners(group(), 3), [2]);
         assert_eq!(groups.leave(group(), 2), [3]);
+        assert!(groups.members.is_empty() && groups.joined.is_empty());
+    }
+
+    #[test]
+    fn groups_follow_the_interfaces_of_their_devices() {
+        let mut groups = Groups::default();
+        join(&mut groups, 1, &[2]);
+        join(&mut groups, 2, &[2, 3]);
+        let follow = |groups: &mut Groups, ones: &[u32], able: bool| {
+            let (ones, mut done) = (ones.to_vec(), Vec::new());
+            let interfaces = |index| if index == 1 { ones.clone() } else { vec![2, 3] };
+            groups.follow(interfaces, |_, ifindex, join| {
+                done.push((ifindex, join));
+                able
+            });
+            done
+        };
+        assert_eq!(follow(&mut groups, &[2, 3, 4], false), [(4, true)], "3 is joined already");
+        assert_eq!(
+            (groups.listeners(group(), 3), groups.listeners(group(), 4)),
+            (vec![1, 2], vec![])
+        );
+        assert_eq!(follow(&mut groups, &[2, 3, 4], true), [(4, true)]);
+        assert_eq!(groups.listeners(group(), 4), [1]);
+        assert_eq!(follow(&mut groups, &[2, 3, 4], true), []);
+        assert_eq!(follow(&mut groups, &[3], true), [(4, false)], "another one listens on 2");
+        assert_eq!(groups.listeners(group(), 2), [2]);
+        assert_eq!(groups.leave(group(), 1), [0; 0]);
+        assert_eq!(groups.leave(group(), 2), [2, 3]);
         assert!(groups.members.is_empty() && groups.joined.is_empty());
     }
 
