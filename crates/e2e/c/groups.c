@@ -8,7 +8,7 @@
 #include <arpa/inet.h>
 #include "objects.h"
 
-enum { GRH = 40, QKEY = 0x1111, DEVICES = 2, ROOM = 64, RECEIVES = 512, SOME = 5, MANY = 100 };
+enum { GRH = 40, QKEY = 0x1111, DEVICES = 2, ROOM = 64, RECEIVES = 512, SOME = 5, MANY = 100, LENGTH = 5 };
 
 struct end {
 	struct ibv_context *context;
@@ -18,6 +18,7 @@ struct end {
 	struct ibv_mr *mr;
 	uint8_t *memory;
 	char mark;
+	uint32_t number;
 };
 
 static union ibv_gid group;
@@ -46,6 +47,7 @@ static void make(struct end *end, struct ibv_device *device, char mark)
 	MADE(end->memory = calloc(RECEIVES, ROOM));
 	MADE(end->mr = ibv_reg_mr(end->pd, end->memory, RECEIVES * ROOM, IBV_ACCESS_LOCAL_WRITE));
 	end->mark = mark;
+	end->number = 0;
 	init.send_cq = init.recv_cq = end->cq;
 	MADE(end->qp = ibv_create_qp(end->pd, &init));
 	EQ(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
@@ -69,10 +71,12 @@ static void send_for_ever(struct end *ends)
 	for (i = 0; i < devices; i++)
 		MADE(ah[i] = ibv_create_ah(ends[i].pd, &attr));
 	for (i = 0;; i = (i + 1) % devices) {
-		struct ibv_sge sge = { (uintptr_t)ends[i].memory, 1, ends[i].mr->lkey };
+		struct ibv_sge sge = { (uintptr_t)ends[i].memory, LENGTH, ends[i].mr->lkey };
 		struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
 
 		ends[i].memory[0] = (uint8_t)ends[i].mark;
+		ends[i].number++;
+		memcpy(ends[i].memory + 1, &ends[i].number, sizeof(uint32_t));
 		wr.wr.ud.ah = ah[i];
 		wr.wr.ud.remote_qpn = 0xffffff;
 		wr.wr.ud.remote_qkey = QKEY;
@@ -83,16 +87,20 @@ static void send_for_ever(struct end *ends)
 	}
 }
 
-/* Takes the messages that have come. They must have come by the queue pair's own interface. */
+/* Takes the messages that have come. They must have come by the queue pair's own interface, each once. */
 static int heard(struct end *end)
 {
 	struct ibv_wc wc;
+	uint32_t number;
 	int n, count = 0;
 
 	while ((n = ibv_poll_cq(end->cq, 1, &wc)) > 0) {
 		EQ(wc.status, IBV_WC_SUCCESS);
-		EQ(wc.byte_len, GRH + 1);
+		EQ(wc.byte_len, GRH + LENGTH);
 		EQ(end->memory[wc.wr_id * ROOM + GRH], end->mark);
+		memcpy(&number, end->memory + wc.wr_id * ROOM + GRH + 1, sizeof(number));
+		EQ(number == end->number, 0);
+		end->number = number;
 		receive(end, wc.wr_id);
 		count++;
 	}

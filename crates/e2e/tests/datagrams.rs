@@ -92,3 +92,27 @@ fn datagrams_to_a_group_leave_a_link_that_is_down() -> Result<(), Error> {
 fn members_of_a_group_hear_by_links_that_come_later() -> Result<(), Error> {
     groups_survive(true)
 }
+
+/// Both links of a host lead to the same network, so whatever is sent to a group comes to it by both.
+#[test]
+fn members_of_a_group_with_two_links_to_one_network_hear_each_message_once() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let lab = Lab::new()?;
+    for command in [
+        "link add j0 type veth peer name j1",
+        "link set j0 mtu 9000 master sw0 up",
+        "link set j1 mtu 9000 master sw1 up",
+    ] {
+        let command = ["ip"].into_iter().chain(command.split(' '));
+        lab.in_switch(command).run(LIMIT)?.expect_success()?;
+    }
+    let member = lab.host(0).verbs([&*program, "hear"]).device(MP).spawn()?;
+    let _sender = lab.host(1).verbs([&*program, "send"]).device(MP).spawn()?;
+    heard_more(&member)?;
+    let status = lab.host(0).status()?;
+    let copies = status.pointer("/processes/0/drops/group_copies").and_then(|n| n.as_u64());
+    assert!(copies.is_some_and(|copies| copies >= 100), "the member got one of each: {status}");
+    Ok(())
+}

@@ -25,8 +25,9 @@ pub(crate) struct UdPaths {
 }
 
 impl UdPaths {
+    /// The paths that handles have asked for, without most of those that stand in for one.
     pub(crate) fn len(&self) -> usize {
-        self.keys.len()
+        self.keys.len().saturating_sub(self.stand_ins.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -206,6 +206,9 @@ counters! {
         /// Packets of another partition.
         #[unit(Packets)]
         pub wrong_pkey: u64,
+        /// Further copies of packets to multicast groups, which came by another interface of the device.
+        #[unit(Packets)]
+        pub group_copies: u64,
         /// Packets that the kernel refused to send; the path's `send_errors` say why.
         #[unit(Packets)]
         pub unsent: u64,

@@ -13,6 +13,7 @@ mod collect;
 mod datagrams;
 mod deeds;
 mod failure;
+mod group_copies;
 mod held;
 mod host;
 mod io;

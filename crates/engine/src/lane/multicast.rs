@@ -12,6 +12,7 @@ use std::os::fd::RawFd;
 
 use polypath_verbs::{Error, Result};
 
+use super::group_copies::GroupCopies;
 use super::{Lane, State};
 use crate::media::udp::set_option;
 
@@ -29,14 +30,19 @@ pub(crate) struct Groups {
     members: HashMap<IpAddr, Vec<Member>>,
     /// The number of queue pairs for which the socket has joined a group on an interface.
     joined: HashMap<(IpAddr, u32), u32>,
+    pub(super) copies: GroupCopies,
 }
 
 impl Groups {
-    /// The queue pairs that receive what arrived for a group on an interface.
-    pub(crate) fn listeners(&self, group: IpAddr, ifindex: u32) -> Vec<u16> {
+    /// The queue pairs that receive what arrived for a group on an interface, and each of the interfaces that
+    /// it listens on beside that one.
+    pub(crate) fn listeners(&self, group: IpAddr, ifindex: u32) -> Vec<(u16, Vec<u32>)> {
         let members = self.members.get(&group).map(Vec::as_slice).unwrap_or_default();
         let hears = |member: &&Member| member.interfaces.contains(&ifindex);
-        members.iter().filter(hears).map(|member| member.index).collect()
+        let others = |member: &Member| {
+            member.interfaces.iter().copied().filter(|other| *other != ifindex).collect()
+        };
+        members.iter().filter(hears).map(|member| (member.index, others(member))).collect()
     }
 
     /// Adds a queue pair on those of the interfaces that `membership` can join. `membership` is
@@ -74,7 +80,7 @@ impl Groups {
         interfaces: impl Fn(u16) -> Vec<u32>,
         mut membership: impl FnMut(IpAddr, u32, bool) -> bool,
     ) {
-        let Self { members, joined } = self;
+        let Self { members, joined, .. } = self;
         for (&group, members) in members {
             for member in members {
                 let now = interfaces(member.index);
@@ -207,6 +213,10 @@ mod tests {
         [239, 1, 2, 3].into()
     }
 
+    fn listeners(groups: &Groups, ifindex: u32) -> Vec<u16> {
+        groups.listeners(group(), ifindex).into_iter().map(|(index, _)| index).collect()
+    }
+
     /// Joins, and returns the interfaces on which the socket had to join.
     fn join(groups: &mut Groups, index: u16, interfaces: &[u32]) -> Vec<u32> {
         let mut asked = Vec::new();
@@ -224,9 +234,10 @@ mod tests {
         assert_eq!(join(&mut groups, 1, &[2]), [2]);
         assert_eq!(join(&mut groups, 2, &[3]), [3], "the other device's interface joins too");
         assert_eq!(join(&mut groups, 3, &[2, 3]), [0; 0]);
-        assert_eq!(groups.listeners(group(), 2), [1, 3]);
-        assert_eq!(groups.listeners(group(), 3), [2, 3]);
-        assert_eq!(groups.listeners(group(), 4), [0; 0]);
+        assert_eq!(listeners(&groups, 2), [1, 3]);
+        assert_eq!(listeners(&groups, 3), [2, 3]);
+        assert_eq!(listeners(&groups, 4), [0; 0]);
+        assert_eq!(groups.listeners(group(), 3), [(2, vec![]), (3, vec![2])]);
     }
 
     #[test]
@@ -238,7 +249,7 @@ mod tests {
         assert_eq!(groups.leave(group(), 1), [0; 0]);
         assert_eq!(groups.leave(group(), 3), [2]);
         assert_eq!(groups.leave(group(), 3), [0; 0]);
-        assert_eq!(groups.listeners(group(), 3), [2]);
+        assert_eq!(listeners(&groups, 3), [2]);
         assert_eq!(groups.leave(group(), 2), [3]);
         assert!(groups.members.is_empty() && groups.joined.is_empty());
     }
@@ -258,15 +269,12 @@ mod tests {
             done
         };
         assert_eq!(follow(&mut groups, &[2, 3, 4], false), [(4, true)], "3 is joined already");
-        assert_eq!(
-            (groups.listeners(group(), 3), groups.listeners(group(), 4)),
-            (vec![1, 2], vec![])
-        );
+        assert_eq!((listeners(&groups, 3), listeners(&groups, 4)), (vec![1, 2], vec![]));
         assert_eq!(follow(&mut groups, &[2, 3, 4], true), [(4, true)]);
-        assert_eq!(groups.listeners(group(), 4), [1]);
+        assert_eq!(listeners(&groups, 4), [1]);
         assert_eq!(follow(&mut groups, &[2, 3, 4], true), []);
         assert_eq!(follow(&mut groups, &[3], true), [(4, false)], "another one listens on 2");
-        assert_eq!(groups.listeners(group(), 2), [2]);
+        assert_eq!(listeners(&groups, 2), [2]);
         assert_eq!(groups.leave(group(), 1), [0; 0]);
         assert_eq!(groups.leave(group(), 2), [2, 3]);
         assert!(groups.members.is_empty() && groups.joined.is_empty());
@@ -282,8 +290,8 @@ mod tests {
         groups.join(group(), 1, &[2, 3], refuse_3).unwrap();
         assert!(groups.join(group(), 2, &[3], refuse_3).is_err());
         assert!(groups.join(group(), 2, &[], refuse_3).is_err());
-        assert_eq!(groups.listeners(group(), 2), [1]);
-        assert_eq!(groups.listeners(group(), 3), [0; 0]);
+        assert_eq!(listeners(&groups, 2), [1]);
+        assert_eq!(listeners(&groups, 3), [0; 0]);
         assert_eq!(groups.leave(group(), 1), [2]);
         assert!(groups.members.is_empty() && groups.joined.is_empty());
     }

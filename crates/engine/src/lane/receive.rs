@@ -51,7 +51,19 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
             if listeners.is_empty() {
                 refused(state, packet, Refusal::UnknownQp);
             }
-            for index in listeners {
+            // By which interface it came first, if one may listen there, too.
+            let mut first = None;
+            if listeners.iter().any(|(_, others)| !others.is_empty()) {
+                let src_qpn = packet.headers.deth.map_or(0, |deth| deth.src_qpn);
+                let (now, psn) = (state.core.now(), packet.headers.bth.psn);
+                let sender = (received.src, received.dst, src_qpn);
+                first = state.groups.copies.first_copy(now, sender, psn, received.ifindex);
+            }
+            for (index, others) in listeners {
+                if first.is_some_and(|first| others.contains(&first)) {
+                    state.io.drops.group_copies += 1;
+                    continue;
+                }
                 if let Err(refusal) = state.core.deliver(index, &arrival, packet, &mut state.io) {
                     refused(state, packet, refusal);
                 }
