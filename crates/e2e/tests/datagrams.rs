@@ -112,7 +112,8 @@ fn members_of_a_group_with_two_links_to_one_network_hear_each_message_once() -> 
     let _sender = lab.host(1).verbs([&*program, "send"]).device(MP).spawn()?;
     heard_more(&member)?;
     let status = lab.host(0).status()?;
-    let copies = status.pointer("/processes/0/drops/group_copies").and_then(|n| n.as_u64());
+    let copies =
+        status.pointer("/processes/0/drops/group_copies").and_then(serde_json::Value::as_u64);
     assert!(copies.is_some_and(|copies| copies >= 100), "the member got one of each: {status}");
     Ok(())
 }
