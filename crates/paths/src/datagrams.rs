@@ -8,7 +8,7 @@ use polypath_types::{PathId, PeerId};
 use crate::association::Association;
 use crate::config::PathOptions;
 use crate::id::{AssociationId, Qpn};
-use crate::lane_pairs::{Key, LanePair, is_lane_number, lane_number};
+use crate::lane_pairs::{Key, LanePair, Met, is_lane_number, lane_number};
 use crate::manager::PathManager;
 use crate::message::{Hello, HelloKind};
 use crate::timers::Timer;
@@ -31,8 +31,7 @@ impl PathManager {
         }
         let slot = (remote_qpn >> 16) as u8;
         p.datagram_at = now;
-        if p.met != Some(slot) {
-            p.met = Some(slot);
+        if p.met.add(slot) {
             self.meet(now, path, slot);
         }
         self.ud_route(path)
@@ -167,10 +166,19 @@ impl PathManager {
         self.timers.set(Timer::LanePair(number), None);
         let now = self.clock.now();
         self.detach(now, number.0);
-        let paths: Vec<PathId> = self.ud.between(pair).map(|(_, path)| path).collect();
-        for path in paths {
-            if let Some(p) = self.paths.get_mut(path).filter(|p| p.met == Some(slot)) {
-                p.met = None;
+        let between: Vec<PathId> = self.ud.between(pair).map(|(_, path)| path).collect();
+        for path in between {
+            if let Some(p) = self.paths.get_mut(path) {
+                p.met.remove(slot);
+            }
+        }
+        if core::mem::take(&mut self.lane_pairs.full) {
+            // There was no room for others, and now there is.
+            let all: Vec<PathId> = self.ud.all().collect();
+            for path in all {
+                if let Some(p) = self.paths.get_mut(path) {
+                    p.met = Met::default();
+                }
             }
         }
     }

@@ -34,6 +34,25 @@ pub(crate) const fn is_lane_number(qpn: u32) -> bool {
     qpn & 0xffff == 0
 }
 
+/// The lanes that datagrams have gone to, by their slots.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met([u64; 4]);
+
+impl Met {
+    /// Adds a lane. Returns whether it is a new one.
+    #[inline]
+    pub(crate) fn add(&mut self, slot: u8) -> bool {
+        let (word, bit) = (&mut self.0[usize::from(slot >> 6)], 1 << (slot & 63));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    pub(crate) fn remove(&mut self, slot: u8) {
+        self.0[usize::from(slot >> 6)] &= !(1 << (slot & 63));
+    }
+}
+
 /// What two lanes are told apart from others by, as seen from here.
 pub(crate) type Key = (Pair, u8);
 
@@ -43,6 +62,8 @@ pub(crate) struct LanePairs {
     pub(crate) by_key: BTreeMap<Key, Qpn>,
     pub(crate) all: BTreeMap<Qpn, LanePair>,
     next: u32,
+    /// There was no room for one that would have begun here.
+    pub(crate) full: bool,
 }
 
 /// One of them.
@@ -58,6 +79,7 @@ pub(crate) struct LanePair {
 impl LanePairs {
     pub(crate) fn insert(&mut self, key: Key, begun_here: bool) -> Option<Qpn> {
         if self.all.values().filter(|l| l.begun_here == begun_here).count() >= MAX_LANE_PAIRS {
+            self.full |= begun_here;
             return None;
         }
         let number = Qpn(FIRST_NUMBER + self.next);

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::coupling::Delays;
 use crate::id::{AssociationId, PathNumber};
+use crate::lane_pairs::Met;
 use crate::rtt::Rtt;
 use crate::select::{Pair, Way};
 use crate::turns::{HOME_MARK, PortTurns};
@@ -160,10 +161,9 @@ pub(crate) struct Path {
     pub(crate) outstanding_since: Option<Duration>,
     /// For datagram paths: another way to the same host, while this one is dead.
     pub(crate) redirect: Option<PathId>,
-    /// Of address handles: when a datagram was last sent by it, and the slot of the lane that it was for, if
-    /// the handshake with that lane has begun.
+    /// Of address handles: when a datagram was last sent by it, and the lanes that were looked at.
     pub(crate) datagram_at: Duration,
-    pub(crate) met: Option<u8>,
+    pub(crate) met: Met,
     recent_deaths: u32,
     died_at: Duration,
     pub(crate) counters: PathCounters,
@@ -200,7 +200,7 @@ impl Path {
             outstanding_since: None,
             redirect: None,
             datagram_at: Duration::ZERO,
-            met: None,
+            met: Met::default(),
             recent_deaths: 0,
             died_at: Duration::ZERO,
             counters: PathCounters::default(),

@@ -71,6 +71,10 @@ impl UdPaths {
         }
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = PathId> + '_ {
+        self.keys.keys().copied()
+    }
+
     /// The paths between two addresses, and their options.
     pub(crate) fn between(
         &self,

@@ -206,3 +206,32 @@ fn handshakes_of_strangers_take_bounded_room_for_a_short_time() {
     assert!(answers <= 64, "{answers}");
     assert_eq!((host.paths.status().peers.len(), host.paths.check()), (0, Ok(())));
 }
+
+/// A lane that there was no room for gets its turn when another one is not needed any more.
+#[test]
+fn datagrams_to_many_lanes_begin_handshakes_as_far_as_there_is_room() {
+    const MOST: usize = 64;
+    let mut net = Net::new(5, 2);
+    exchanging(&mut net);
+    let (now, paths) = (net.now, &mut net.hosts[0].paths);
+    let handles = [7, 8].map(|n| paths.ud_path(now, ip(0, 0), ip(0, n), options()).unwrap());
+    let send = |net: &mut Net, handle: PathId, lane: u32| {
+        let (now, paths) = (net.now, &mut net.hosts[0].paths);
+        paths.ud_route_to(now, handle, lane << 16 | 5);
+        assert_eq!(paths.check(), Ok(()));
+        paths.status().peers.len()
+    };
+    for lane in 1..=32 {
+        assert_eq!(send(&mut net, handles[0], lane), 2 * lane as usize - 1);
+        assert_eq!(send(&mut net, handles[0], lane), 2 * lane as usize - 1, "known");
+        assert_eq!(send(&mut net, handles[1], lane), 2 * lane as usize);
+    }
+    assert_eq!(send(&mut net, handles[1], 33), MOST, "no room");
+    // Datagrams by the one handle keep its pairs; those of the other end.
+    for _ in 0..13 {
+        net.run(10_000 * MS);
+        send(&mut net, handles[0], 1);
+    }
+    assert_eq!(send(&mut net, handles[0], 1), MOST / 2);
+    assert_eq!(send(&mut net, handles[1], 33), MOST / 2 + 1);
+}
