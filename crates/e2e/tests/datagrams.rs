@@ -53,6 +53,14 @@ fn datagrams_leave_a_link_that_is_silent() -> Result<(), Error> {
     survives(|lab| lab.cut(0, Direction::Both), |lab| lab.heal(0))
 }
 
+/// A member of a group and a sender to it.
+fn group(lab: &Lab) -> Result<[Running; 2], Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let run = |host, what| lab.host(host).verbs([&*program, what]).device(MP).spawn();
+    Ok([run(0, "hear")?, run(1, "send")?])
+}
+
 /// Members of a group have heard a few hundred messages more.
 fn heard_more(member: &Running) -> Result<(), Error> {
     let before = member.lines_from(0).len();
@@ -65,14 +73,11 @@ fn heard_more(member: &Running) -> Result<(), Error> {
 /// A member hears a sender whose first link goes down. If `later`, the member has its second link only later.
 fn groups_survive(later: bool) -> Result<(), Error> {
     let _share = share(PATIENT);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
-    let program = compile_c(&source)?.to_string_lossy().into_owned();
     let lab = Lab::new()?;
     if later {
         lab.host(0).remove_addresses(1)?;
     }
-    let member = lab.host(0).verbs([&*program, "hear"]).device(MP).spawn()?;
-    let _sender = lab.host(1).verbs([&*program, "send"]).device(MP).spawn()?;
+    let [member, _sender] = group(&lab)?;
     heard_more(&member)?;
     if later {
         lab.host(0).add_addresses(1)?;
@@ -97,8 +102,6 @@ fn members_of_a_group_hear_by_links_that_come_later() -> Result<(), Error> {
 #[test]
 fn members_of_a_group_with_two_links_to_one_network_hear_each_message_once() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");
-    let program = compile_c(&source)?.to_string_lossy().into_owned();
     let lab = Lab::new()?;
     for command in [
         "link add j0 type veth peer name j1",
@@ -108,8 +111,7 @@ fn members_of_a_group_with_two_links_to_one_network_hear_each_message_once() -> 
         let command = ["ip"].into_iter().chain(command.split(' '));
         lab.in_switch(command).run(LIMIT)?.expect_success()?;
     }
-    let member = lab.host(0).verbs([&*program, "hear"]).device(MP).spawn()?;
-    let _sender = lab.host(1).verbs([&*program, "send"]).device(MP).spawn()?;
+    let [member, _sender] = group(&lab)?;
     heard_more(&member)?;
     let status = lab.host(0).status()?;
     let copies =

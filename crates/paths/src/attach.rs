@@ -461,8 +461,7 @@ impl PathManager {
 
     /// The queue pairs of a peer.
     pub fn qpns_of(&self, peer: PeerId) -> impl Iterator<Item = u32> + '_ {
-        let all = self.peers.get(peer).into_iter().flat_map(|p| &p.qpns);
-        all.take_while(|qpn| !qpn.is_lane_pair()).map(|qpn| qpn.0)
+        self.peers.get(peer).into_iter().flat_map(|p| p.connected().map(|qpn| qpn.0))
     }
 }
 

@@ -11,8 +11,10 @@ use crate::id::{AssociationId, Qpn};
 use crate::lane_pairs::{Key, LanePair, Met, is_lane_number, lane_number};
 use crate::manager::PathManager;
 use crate::message::{Hello, HelloKind};
+use crate::peers::Peer;
 use crate::timers::Timer;
 use crate::types::Refused;
+use crate::ud::UdKey;
 
 /// A pair of lanes ends when no datagram was sent for so long.
 const IDLE: Duration = Duration::from_secs(60);
@@ -41,12 +43,7 @@ impl PathManager {
     #[cold]
     fn meet(&mut self, now: Duration, path: PathId, slot: u8) {
         self.advance(now);
-        let Some(options) = self.ud.key_of(path).map(|key| key.options) else { return };
-        let Some((local, remote)) =
-            self.paths.get(path).map(|p| (p.address.local, p.address.remote))
-        else {
-            return;
-        };
+        let Some(UdKey { local, remote, options }) = self.ud.key_of(path) else { return };
         // Lanes have slots from 1 to 254. A process reaches itself.
         let is_lane = (1..=254).contains(&slot);
         let to_other = !self.local.contains(remote);
@@ -141,7 +138,7 @@ impl PathManager {
 
     /// The association of a pair of lanes has ended.
     pub(crate) fn lane_pair_lost(&mut self, peer: PeerId) {
-        let number = self.peers.get(peer).and_then(|p| p.qpns.last().copied());
+        let number = self.peers.get(peer).and_then(Peer::lane_pair);
         if let Some(number) = number
             && let Some(l) = self.lane_pairs.all.get_mut(&number)
         {
@@ -188,21 +185,15 @@ impl PathManager {
         let peers = &self.associations.get(index)?.peers;
         let pair_of = |peer: &PeerId| {
             let p = self.peers.get(*peer)?;
-            p.qpns
-                .last()
-                .is_some_and(|qpn| qpn.is_lane_pair())
-                .then_some((p.key.local, p.key.remote))
+            p.lane_pair().map(|_| (p.key.local, p.key.remote))
         };
         peers.iter().filter_map(pair_of).map(|pair| self.datagram_at(pair)).max()
     }
 
     /// Whether connected queue pairs use the association, and not datagrams alone.
     pub(crate) fn is_connected(&self, a: &Association) -> bool {
-        let connected = |peer: &PeerId| {
-            self.peers
-                .get(*peer)
-                .is_some_and(|p| p.qpns.first().is_some_and(|qpn| !qpn.is_lane_pair()))
-        };
+        let connected =
+            |peer: &PeerId| self.peers.get(*peer).is_some_and(|p| p.connected().next().is_some());
         a.peers.iter().any(connected)
     }
 }

@@ -169,7 +169,7 @@ impl PathManager {
     /// The queue pairs of a peer, and those that may migrate to it, if they are dealt.
     pub(crate) fn load_of(&self, p: &Peer) -> Option<Load> {
         let is_dealt = p.association.is_none() && self.bond_of(p).is_some();
-        let lanes = usize::from(p.qpns.last().is_some_and(|qpn| qpn.is_lane_pair()));
+        let lanes = usize::from(p.lane_pair().is_some());
         let count = p.qpns.len() - lanes + p.reserved.difference(&p.qpns).count();
         let (pair, port) = ((p.key.local, p.key.remote), p.leaves_by.unwrap_or(0));
         is_dealt.then_some(Load { pair, port, count })

@@ -13,7 +13,6 @@ use crate::path::Path;
 
 impl PathManager {
     /// Where a datagram to a group goes now, by the path of an address handle.
-    #[cold]
     pub(crate) fn group_route(&mut self, now: Duration, path: PathId) -> PathId {
         let usable = |this: &Self, path| this.paths.get(path).is_some_and(Path::usable);
         if usable(self, path) {

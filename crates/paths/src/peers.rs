@@ -115,6 +115,16 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Its queue pairs, without the pair of lanes. They have the lowest numbers.
+    pub(crate) fn connected(&self) -> impl Iterator<Item = &Qpn> + Clone + '_ {
+        self.qpns.iter().take_while(|qpn| !qpn.is_lane_pair())
+    }
+
+    /// The pair of lanes that exchanges datagrams with it, if there is one.
+    pub(crate) fn lane_pair(&self) -> Option<Qpn> {
+        self.qpns.last().copied().filter(|qpn| qpn.is_lane_pair())
+    }
+
     pub(crate) fn new(key: PeerKey, own: PathId, policy: AnyPolicy, nonce: Nonce) -> Self {
         Self {
             key,

@@ -69,7 +69,6 @@ impl PathManager {
             association.map_or_else(|| vec![peer.own], |a| a.paths().map(|(_, p)| p).collect());
         let report = |p: &PathId| self.path_status(association, *p);
         let paths: Vec<PathStatus> = members.iter().filter_map(report).collect();
-        let qpns = || peer.qpns.iter().take_while(|qpn| !qpn.is_lane_pair());
         let agreed = |q: &&Qpn| self.qps.get(*q).is_some_and(|q| q.agreed);
         PeerStatus {
             peer: index,
@@ -77,8 +76,8 @@ impl PathManager {
             remote: peer.key.remote,
             remote_slot: peer.key.slot,
             remote_instance: association.map(|a| a.remote_instance),
-            qpns: qpns().map(|qpn| qpn.0).collect(),
-            agreed: qpns().filter(agreed).count(),
+            qpns: peer.connected().map(|qpn| qpn.0).collect(),
+            agreed: peer.connected().filter(agreed).count(),
             active: (!peer.is_held()).then_some(peer.main),
             note: note(peer, &paths, association.is_some()),
             paths,

@@ -85,12 +85,7 @@ impl Groups {
             for member in members {
                 let now = interfaces(member.index);
                 for gone in member.interfaces.extract_if(.., |ifindex| !now.contains(ifindex)) {
-                    let users = joined.get_mut(&(group, gone));
-                    if users.is_none_or(|users| {
-                        *users -= 1;
-                        *users == 0
-                    }) {
-                        joined.remove(&(group, gone));
+                    if is_last(joined, (group, gone)) {
                         membership(group, gone, false);
                     }
                 }
@@ -118,17 +113,20 @@ impl Groups {
         if members.is_empty() {
             self.members.remove(&group);
         }
-        last.retain(|&ifindex| {
-            let Some(users) = self.joined.get_mut(&(group, ifindex)) else { return false };
-            *users -= 1;
-            let unused = *users == 0;
-            if unused {
-                self.joined.remove(&(group, ifindex));
-            }
-            unused
-        });
+        last.retain(|ifindex| is_last(&mut self.joined, (group, *ifindex)));
         last
     }
+}
+
+/// A queue pair leaves a group on an interface. Returns whether no other one is there.
+fn is_last(joined: &mut HashMap<(IpAddr, u32), u32>, at: (IpAddr, u32)) -> bool {
+    let Some(users) = joined.get_mut(&at) else { return false };
+    *users -= 1;
+    let unused = *users == 0;
+    if unused {
+        joined.remove(&at);
+    }
+    unused
 }
 
 impl State {
