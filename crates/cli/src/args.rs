@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Qp(Qp),
     Config(Config),
     Ping(Ping),
+    Move(Move),
     Doctor(Doctor),
     Broker(Broker),
     Lacp(Lacp),
@@ -371,6 +372,33 @@ Examples:
   polypath ping --json 10.0.0.2
 
 Exit status: 0 if the host answers on at least one path, 1 if it does not, 2 for a wrong command line.";
+
+/// Take a program off this host, so that it can be restored on another one
+///
+/// The program gives back what it has of this host: sockets, shared memory, its connection to the broker.
+/// Its queue pairs wait. Then a checkpoint of it can be taken (criu dump) and restored on another host or in
+/// another network namespace, where a broker runs or can be started. There it gets its queue pair numbers
+/// back, and peers find it by its new addresses. A program that is not restored in time goes on where it
+/// is. Connections of mp devices survive this; see docs/moving.md.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  polypath move 4711 && criu dump --tree 4711 --images-dir /shared/4711
+  criu restore --images-dir /shared/4711 --restore-detached      on the other host
+  polypath move 4711 --within 0        leave and come back at once
+
+Exit status: 1 if there is no such program, if it has ids of rdma_cm, or no broker runs.")]
+pub(crate) struct Move {
+    /// The program, as `polypath status` shows it
+    #[arg(value_name = "PID")]
+    pub(crate) process: u32,
+    /// How many seconds the program waits for its checkpoint
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub(crate) within: u32,
+    /// Do it although ids of rdma_cm are lost; what then becomes of its connections is up to the program
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 /// Run the broker in the foreground
 ///

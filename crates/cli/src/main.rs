@@ -12,6 +12,7 @@ mod doctor;
 mod error;
 mod interfaces;
 mod json;
+mod moving;
 mod path;
 mod paths_table;
 mod ping;
@@ -53,6 +54,7 @@ fn dispatch(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Qp(args::Qp { action: args::QpAction::Policy(policy) }) => policy::qp(&policy),
         Command::Config(config) => config::run(config.action),
         Command::Ping(ping) => ping::run(&ping),
+        Command::Move(arguments) => moving::run(&arguments),
         Command::Broker(arguments) => broker(&arguments),
         Command::Lacp(lacp) => speak_lacp(&lacp.arguments),
         Command::Doctor(doctor) => doctor::run(&doctor),

@@ -63,7 +63,8 @@ fn follow(mut stream: EventStream, arguments: &Arguments, user: u32) -> Result<(
                 | Push::StatusRequest { .. }
                 | Push::Channel { .. }
                 | Push::Stream { .. }
-                | Push::Path(_),
+                | Push::Path(_)
+                | Push::Depart { .. },
             ) => continue,
             Err(error) => return Err(error.into()),
         };

@@ -356,7 +356,7 @@ impl EngineInner {
 }
 
 /// Lets the broker take TCP streams for a lane, if it has any.
-fn accept_streams(broker: &mut Client, lane: &Lane) {
+pub(crate) fn accept_streams(broker: &mut Client, lane: &Lane) {
     let Some(port) = lane.tcp_port() else { return };
     if let Err(error) = broker.accept_streams(lane.slot, port) {
         // Other hosts' lanes may still be called.

@@ -24,6 +24,7 @@ mod context;
 mod context_inner;
 mod cq;
 mod current;
+mod departure;
 mod deferrals;
 mod device;
 mod devices;

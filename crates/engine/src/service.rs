@@ -29,6 +29,8 @@ enum Lost {
     AfterGoodbye,
     /// The broker was killed.
     Unexpectedly,
+    /// The process leaves this host, and waits for so long to be restored elsewhere.
+    Leaving(Duration),
 }
 
 impl EngineInner {
@@ -53,8 +55,17 @@ impl EngineInner {
         crate::thread::start("polypath-events", move || {
             // If this is refused, a fail-over takes a little longer.
             let _ = polypath_ipc::sched::request_short_slices();
-            while engine.serve(&mut stream) == Lost::Unexpectedly {
-                let Some(again) = engine.reconnect(&hello) else { break };
+            loop {
+                let again = match engine.serve(&mut stream) {
+                    Lost::AfterGoodbye => None,
+                    Lost::Unexpectedly => engine.reconnect(&hello),
+                    Lost::Leaving(within) => {
+                        engine.depart();
+                        drop(stream);
+                        engine.arrive(&hello, within)
+                    }
+                };
+                let Some(again) = again else { break };
                 stream = again;
             }
         })
@@ -62,7 +73,7 @@ impl EngineInner {
     }
 
     /// Makes this the stream that ends when the engine closes.
-    fn can_end(&self, stream: &EventStream) -> core::result::Result<(), IpcError> {
+    pub(crate) fn can_end(&self, stream: &EventStream) -> core::result::Result<(), IpcError> {
         let hang_up = stream.hang_up()?;
         let mut service = lock(&self.service);
         if service.closing {
@@ -83,7 +94,7 @@ impl EngineInner {
     }
 
     /// Waits for a time. Returns true at once if the engine closes.
-    fn pause(&self, time: Duration) -> bool {
+    pub(crate) fn pause(&self, time: Duration) -> bool {
         let service = lock(&self.service);
         let waited = self.closing.wait_timeout_while(service, time, |service| !service.closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.closing
@@ -122,6 +133,9 @@ impl EngineInner {
                 }
                 // Only watchers subscribe to these.
                 Ok(Some(Push::Events { .. })) => {}
+                Ok(Some(Push::Depart { within_ms })) => {
+                    return Lost::Leaving(Duration::from_millis(within_ms.into()));
+                }
                 Ok(Some(Push::Goodbye)) => return Lost::AfterGoodbye,
                 Err(IpcError::Forked) => return Lost::AfterGoodbye,
                 Err(_) => return Lost::Unexpectedly,

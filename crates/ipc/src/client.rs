@@ -349,6 +349,16 @@ impl Client {
         }
     }
 
+    /// Takes a process off this host: see [`Request::Move`]. Returns when that is done.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `ESRCH` if there is no such process, `EBUSY` if it has ids of the
+    /// connection manager and `force` is not set.
+    pub fn take_off(&mut self, pid: u32, within: Duration, force: bool) -> Result<(), IpcError> {
+        let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        self.done(&Request::Move { pid, within_ms, force })
+    }
+
     /// Ends the broker.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// Longest message in bytes. Below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -278,6 +278,18 @@ pub enum Request {
     /// Reads the configuration file again. Answer: [`Reply::Done`], or an error with `EINVAL` if the file
     /// has a mistake; then what was in force stays.
     ReloadConfig,
+    /// Takes a process off this host, as it can be checkpointed then and restored on another one
+    /// ([`Push::Depart`]). Answer: [`Reply::Done`] once it has no connection any more. Or an error: `ESRCH` if
+    /// there is no such process, `EBUSY` if it has ids of the connection manager, which would be lost, and
+    /// `force` is not set.
+    Move {
+        /// The process.
+        pid: u32,
+        /// How long it waits to be restored before it goes on where it is, in milliseconds.
+        within_ms: u32,
+        /// Take it off even if ids are lost.
+        force: bool,
+    },
     /// Ends the broker. Answer: [`Reply::Done`], or an error with `EBUSY` if other processes are
     /// connected and `force` is not set.
     Shutdown {
@@ -398,6 +410,13 @@ pub enum Push {
         ends: Ends,
         /// The packet that it began with; `None` if the process has asked for the stream.
         opening: Option<Vec<u8>>,
+    },
+    /// Asks the process to give back all that it has of this host: its lanes' slots and sockets, shared memory,
+    /// TCP streams, connections. Its queue pairs stay. It connects to the broker that it finds once it was
+    /// restored, or after the time.
+    Depart {
+        /// The time, in milliseconds.
+        within_ms: u32,
     },
     /// The broker goes away.
     Goodbye,

@@ -3,6 +3,7 @@
 mod channels;
 mod clients;
 mod cm;
+mod departures;
 mod lacp;
 mod mad_streams;
 mod migration;
@@ -84,6 +85,7 @@ pub(crate) struct Broker {
     mads: mad_streams::MadStreams,
     counters: BrokerCounters,
     chronicle: Chronicle,
+    departures: departures::Departures,
     /// The connection of the process that speaks LACP on this host, if there is one.
     lacp: Option<u64>,
     /// The configuration file as it was last read.
@@ -142,6 +144,7 @@ impl Broker {
             mads: mad_streams::MadStreams::default(),
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
+            departures: departures::Departures::default(),
             lacp: None,
             config: ConfigStatus::default(),
             started: now(),

@@ -105,6 +105,13 @@ impl Broker {
                 }
                 return;
             }
+            (Role::Control, Request::Move { pid, within_ms, force }) => {
+                self.count_client(id);
+                match self.take_off(id, pid, within_ms, force) {
+                    Ok(()) => return,
+                    Err(refusal) => Err(refusal),
+                }
+            }
             (Role::Control, request) => {
                 if !is_harmless(&request) {
                     self.count_client(id);
@@ -194,8 +201,8 @@ impl Broker {
             }
             // `begin_status` sends its several answers.
             Request::Status { .. } => reply(Reply::Done),
-            // `ping` answers this.
-            Request::PingHost(_) => reply(Reply::Done),
+            // `ping` and `note_departure` answer these.
+            Request::PingHost(_) | Request::Move { .. } => reply(Reply::Done),
         }
     }
 

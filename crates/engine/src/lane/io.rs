@@ -331,6 +331,26 @@ impl LaneIo {
         }
     }
 
+    /// Closes all flows, and opens none until [`open_again`](Self::open_again): the program leaves this host.
+    pub(crate) fn shut(&mut self) {
+        self.interfaces_changed();
+        for flow in self.flows.iter_mut().flatten() {
+            if let Some(handle) = flow.handle.take() {
+                flow.sent_before += self.sender.sent_bytes(handle);
+                self.sender.close(handle);
+            }
+        }
+        self.sender.set_away(true);
+    }
+
+    /// Opens flows again, on another host or the same.
+    pub(crate) fn open_again(&mut self) {
+        self.sender.set_away(false);
+        for flow in self.flows.iter_mut().flatten() {
+            (flow.retry_at, flow.pause) = (self.now, REOPEN_FIRST);
+        }
+    }
+
     /// Learns the names of interfaces. Former ones are kept, because reports may still name them.
     pub(crate) fn learn_interfaces(&mut self, table: &Table) {
         self.sender.interfaces_changed(table);

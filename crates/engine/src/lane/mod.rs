@@ -12,6 +12,7 @@ mod close;
 mod collect;
 mod datagrams;
 mod deeds;
+mod departure;
 mod failure;
 mod group_copies;
 mod held;

@@ -103,6 +103,12 @@ impl Groups {
         }
     }
 
+    /// Forgets on which interfaces the socket has joined, because there will be another socket.
+    pub(super) fn forget_interfaces(&mut self) {
+        self.joined.clear();
+        self.members.values_mut().flatten().for_each(|member| member.interfaces.clear());
+    }
+
     /// Removes a queue pair. Returns the interfaces on which no other queue pair is in the group.
     fn leave(&mut self, group: IpAddr, index: u16) -> Vec<u32> {
         let Some(members) = self.members.get_mut(&group) else { return Vec::new() };

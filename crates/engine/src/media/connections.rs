@@ -123,6 +123,12 @@ impl<C: Connection> Connections<C> {
         }
     }
 
+    /// Gives all connections up. Others may come.
+    pub(crate) fn remove_all(&self, why: &str) {
+        let all = self.all().clone();
+        all.iter().for_each(|connection| self.remove(connection, why));
+    }
+
     /// Ends all connections, and takes no more: the lane is closed.
     pub(crate) fn close(&self) {
         let all = {

@@ -4,7 +4,7 @@
 //! Without any, they cost one check of an empty list per round.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 use polypath_paths::{PathAddress, PathKind};
@@ -32,6 +32,8 @@ pub(crate) struct Senders {
     pub(crate) udp: udp::Sender,
     more: Vec<Box<dyn Tx>>,
     may_hold_back: bool,
+    /// Whether no flow can be opened, because the program is between two hosts.
+    away: bool,
     /// Errors of the media in `more`.
     errors: Vec<(Flow, FlowError)>,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Senders {
 impl Senders {
     /// Joins UDP alone.
     pub(crate) fn new(udp: udp::Sender) -> Self {
-        Self { udp, more: Vec::new(), may_hold_back: false, errors: Vec::new() }
+        Self { udp, more: Vec::new(), may_hold_back: false, away: false, errors: Vec::new() }
     }
 
     /// Adds another medium. It is asked whether it carries an address before UDP, and after the
@@ -66,8 +68,16 @@ impl Senders {
         self.may_hold_back
     }
 
+    /// Says whether the program is between two hosts. Then no flow can be opened.
+    pub(crate) fn set_away(&mut self, away: bool) {
+        self.away = away;
+    }
+
     /// Calls [`Tx::open`] of the medium that carries the address.
     pub(crate) fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<Flow> {
+        if self.away {
+            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
+        }
         for (index, medium) in (0..).zip(&mut self.more) {
             if medium.carries(address) {
                 return medium.open(address, tag).map(|flow| Flow::Other(index, flow));
@@ -247,6 +257,22 @@ impl Receivers {
     /// There are no more descriptors.
     pub(crate) fn renew(&mut self) -> io::Result<()> {
         self.more.iter().try_for_each(|medium| self.waits.add(medium.wait_on()))
+    }
+
+    /// Receives by this socket in place of the slot's, which is closed. The descriptor keeps its number, because
+    /// threads wait for it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn replace_socket(&mut self, with: &OwnedFd) -> io::Result<()> {
+        let Some(fd) = self.socket else { return Ok(()) };
+        // One that is wrapped can't be asked. It reports everything.
+        let all = udp::Reports { fields: true, ..udp::Reports::default() };
+        self.udp.as_ref().map_or(all, udp::Receiver::reports).ask_of(with)?;
+        self.waits.forget(fd);
+        let replaced = udp::replace(fd, with);
+        self.waits.watch_again(fd)?;
+        replaced
     }
 
     /// A descriptor that is readable while there is something to receive.

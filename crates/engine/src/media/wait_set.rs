@@ -46,13 +46,33 @@ impl WaitSet {
         self.all.push(fd);
         Ok(())
     }
+    /// Ceases to watch a descriptor that will be another file. Closing the file would not be enough, because
+    /// another process may have it, too.
+    pub(super) fn forget(&self, fd: RawFd) {
+        if let Some(set) = &self.set {
+            // It fails only if it is not watched.
+            let _ = control(set, libc::EPOLL_CTL_DEL, fd);
+        }
+    }
+
+    /// Watches a descriptor that was [forgotten](Self::forget).
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn watch_again(&self, fd: RawFd) -> io::Result<()> {
+        self.set.as_ref().map_or(Ok(()), |set| watch(set, fd))
+    }
+}
+
+fn watch(set: &OwnedFd, fd: RawFd) -> io::Result<()> {
+    control(set, libc::EPOLL_CTL_ADD, fd)
 }
 
 #[allow(unsafe_code)]
-fn watch(set: &OwnedFd, fd: RawFd) -> io::Result<()> {
+fn control(set: &OwnedFd, operation: libc::c_int, fd: RawFd) -> io::Result<()> {
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
     // SAFETY: `event` lives, and the kernel copies it.
-    let done = unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    let done = unsafe { libc::epoll_ctl(set.as_raw_fd(), operation, fd, &raw mut event) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

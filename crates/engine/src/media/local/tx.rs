@@ -227,6 +227,10 @@ impl Tx for LocalTx {
     }
 
     fn flush(&mut self, _now: Duration) -> Flushed {
+        // What is over is let go, also if nothing is sent any more.
+        if self.version != self.exchange.version() {
+            self.renew();
+        }
         for line in self.lines.iter_mut().filter(|line| line.written) {
             line.written = false;
             if line.channel.works() {

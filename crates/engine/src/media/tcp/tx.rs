@@ -253,6 +253,9 @@ impl Tx for TcpTx {
     }
 
     fn flush(&mut self, now: Duration) -> Flushed {
+        if self.version != self.streams.version() {
+            self.renew();
+        }
         self.again_at = None;
         for line in &mut self.lines {
             if line.waiting.is_empty() && !line.kept {

@@ -14,12 +14,14 @@ mod tests;
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use super::{FlowError, FlowFault, FlowHandle, Flushed, Received, Seal};
 
 pub use receiver::Receiver;
+pub(crate) use receiver::Reports;
 pub use sender::Sender;
-pub(crate) use sys::set_option;
+pub(crate) use sys::{replace, set_option};
 
 /// The properties that a flow's packets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +54,11 @@ pub const SOCKETS_PER_SOURCE: usize = 32;
 /// The largest number of sockets in one [`Sender`]. Until then, a source address without a socket
 /// always gets one.
 pub const SOCKETS_MAX: usize = 192;
+
+/// A socket that nothing is sent to.
+pub(crate) fn unbound() -> io::Result<OwnedFd> {
+    sys::udp_socket(true)
+}
 
 fn limit(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, what.to_owned())

@@ -68,6 +68,44 @@ pub struct Receiver {
     more: bool,
 }
 
+/// What a receiver asks its socket to report of packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reports {
+    /// See [`Receiver::tell_header_fields`].
+    pub(crate) fields: bool,
+    /// See [`Receiver::tell_marks`].
+    pub(crate) marks: bool,
+    /// See [`Receiver::set_sole_ipv4`].
+    pub(crate) sole_v4: bool,
+}
+
+impl Reports {
+    /// Sets the options of a socket.
+    pub(crate) fn ask_of(self, socket: &OwnedFd) -> io::Result<()> {
+        let Self { fields, marks, sole_v4 } = self;
+        sys::set_nonblocking(socket)?;
+        sys::set_int(socket, libc::SOL_UDP, sys::UDP_GRO, 1)?;
+        // A dual-stack socket reports the destination of IPv4 packets in IPV6_PKTINFO too, as a
+        // mapped address.
+        if sys::is_v6(socket)? {
+            let options = [
+                (libc::IPV6_RECVPKTINFO, !sole_v4),
+                (IPV6_2292PKTINFO, sole_v4),
+                (libc::IPV6_RECVTCLASS, fields || marks),
+                (libc::IPV6_RECVHOPLIMIT, fields),
+            ];
+            for (option, on) in options {
+                sys::set_int(socket, libc::IPPROTO_IPV6, option, on.into())?;
+            }
+        } else {
+            sys::set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        }
+        // On a dual-stack socket these options apply to IPv4 packets.
+        sys::set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, (fields || marks).into())?;
+        sys::set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, fields.into())
+    }
+}
+
 /// The headers of messages. They point into `buffers` and `meta`, which never move or change size
 /// as long as the receiver lives.
 struct MessageHeaders {
@@ -102,23 +140,14 @@ impl Receiver {
     /// # Errors
     /// The socket is not a UDP socket, or the kernel has no `UDP_GRO` (before Linux 5.0).
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        sys::set_nonblocking(&fd)?;
-        let v6 = sys::is_v6(&fd)?;
-        sys::set_int(&fd, libc::SOL_UDP, sys::UDP_GRO, 1)?;
-        // A dual-stack socket reports the destination of IPv4 packets in IPV6_PKTINFO too, as a
-        // mapped address.
-        if v6 {
-            sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
-        } else {
-            sys::set_int(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
-        }
+        Reports::default().ask_of(&fd)?;
         let meta = Meta { name: sys::NO_NAME, control: Control::new() };
         let port = sys::local_port(&fd)?;
         let mut buffers = vec![0; BUFFER * BATCH];
         let mut meta = vec![meta; BATCH];
         let headers = MessageHeaders::new(&mut buffers, &mut meta);
         let flows = Box::new([None; FLOWS]);
-        let mut receiver = Self {
+        Ok(Self {
             fd,
             port,
             buffers,
@@ -131,9 +160,12 @@ impl Receiver {
             ask: 1,
             full: 0,
             more: false,
-        };
-        receiver.tell_header_fields(false)?;
-        Ok(receiver)
+        })
+    }
+
+    /// What the socket reports.
+    pub(crate) fn reports(&self) -> Reports {
+        Reports { fields: self.fields, marks: self.marks, sole_v4: self.sole_v4.is_some() }
     }
 
     /// Sets the only IPv4 address at which this host can be reached, and its interface; `None` if

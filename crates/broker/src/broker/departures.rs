@@ -1,0 +1,70 @@
+//! Programs that leave this host, to be restored on another one (`polypath move`).
+
+use std::rc::Rc;
+
+use polypath_ipc::message::{self, Push, Reply};
+
+use super::Broker;
+use super::requests::Refusal;
+use crate::log::log;
+
+/// The processes that leave, each with the connection that asked for it.
+#[derive(Debug, Default)]
+pub(super) struct Departures(Vec<Departure>);
+
+#[derive(Debug)]
+struct Departure {
+    asker: u64,
+    pid: u32,
+}
+
+impl Broker {
+    /// Asks a process to leave this host. The asker gets its answer when it has left.
+    pub(super) fn take_off(
+        &mut self,
+        asker: u64,
+        pid: u32,
+        within_ms: u32,
+        force: bool,
+    ) -> Result<(), Refusal> {
+        let streams = self.streams_of(pid);
+        if streams.is_empty() {
+            let text = format!("process {pid} uses no device here: see `polypath status`");
+            return Err(Refusal::new(libc::ESRCH, text));
+        }
+        let ids = self.cm.describe();
+        let of_process = |id: u64| self.connections.get(&id).is_some_and(|c| c.pid == pid);
+        let ids = ids.into_iter().filter(|id| of_process(id.client.0)).count();
+        if ids > 0 && !force {
+            let text = format!(
+                "process {pid} has {ids} rdma_cm ids, which can't move and would be lost: repeat the command \
+                 with --force if the program can do without them"
+            );
+            return Err(Refusal::new(libc::EBUSY, text));
+        }
+        let push = message::encode(&Push::Depart { within_ms });
+        let push: Rc<[u8]> = push.map_err(|e| Refusal::new(libc::EMSGSIZE, e.to_string()))?.into();
+        log!("process {pid} is asked to leave this host");
+        self.departures.0.push(Departure { asker, pid });
+        streams.into_iter().for_each(|stream| self.send(stream, Rc::clone(&push), None));
+        Ok(())
+    }
+
+    /// Takes note of the end of a connection. When the last engine of a process that leaves has gone, what
+    /// else the process has here is closed, and the askers get their answers.
+    pub(super) fn note_departure(&mut self, id: u64, pid: u32) {
+        let departures = &mut self.departures.0;
+        departures.retain(|departure| departure.asker != id);
+        if !departures.iter().any(|departure| departure.pid == pid) || !self.streams_of(pid).is_empty() {
+            return;
+        }
+        let departures = &mut self.departures.0;
+        let done: Vec<u64> =
+            departures.extract_if(.., |d| d.pid == pid).map(|departure| departure.asker).collect();
+        let rest = self.connections.iter().filter(|(_, connection)| connection.pid == pid);
+        let rest: Vec<u64> = rest.map(|(id, _)| *id).collect();
+        rest.into_iter().for_each(|id| self.close(id));
+        log!("process {pid} has left this host");
+        done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
+    }
+}

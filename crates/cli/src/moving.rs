@@ -1,0 +1,17 @@
+//! `polypath move`: takes a program off this host.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use polypath_ipc::{Client, Hello};
+
+use crate::args::Move;
+use crate::error::CliError;
+
+/// Asks the broker for it, and returns when the program has left.
+pub(crate) fn run(arguments: &Move) -> Result<ExitCode, CliError> {
+    let Move { process, within, force } = *arguments;
+    let mut broker = Client::connect(&Hello::of_this_process(""))?;
+    broker.take_off(process, Duration::from_secs(within.into()), force)?;
+    Ok(ExitCode::SUCCESS)
+}

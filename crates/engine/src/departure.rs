@@ -1,0 +1,134 @@
+//! A program leaves its host, and goes on where it was restored.
+//!
+//! A checkpoint of a process (CRIU) takes along its memory, with the queue pairs and all that the engine
+//! knows of their peers. It can't take along what belongs to the host: sockets with its addresses, the
+//! broker's connections, memory that is shared with others. So the engine gives these back first. When the
+//! process runs again, the engine connects to the broker that it finds, and asks for the same slots, so that
+//! queue pairs keep their numbers. What peers see is a host that was silent for a time and has new addresses
+//! now, which the path manager knows how to tell them.
+
+use std::io::{PipeReader, PipeWriter};
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use polypath_ipc::{Client, EventStream, Hello, IpcError};
+use polypath_topology::Table;
+
+use crate::engine_inner::{EngineInner, accept_streams, ipc_error};
+use crate::log;
+use crate::notify::lock;
+
+/// The pause between two attempts to connect, and between two looks whether the process was restored.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What tells a process that was restored from one that has never been away.
+struct Mark {
+    /// A pipe. A restored process has a new one, with another number.
+    pipe: Option<(PipeReader, PipeWriter)>,
+    seen: Seen,
+}
+
+#[derive(PartialEq)]
+struct Seen {
+    pipe: u64,
+    network: u64,
+    boot: String,
+}
+
+impl Mark {
+    fn new() -> Self {
+        let pipe = std::io::pipe().ok();
+        let seen = Seen::now(pipe.as_ref());
+        Self { pipe, seen }
+    }
+
+    fn is_restored(&self) -> bool {
+        Seen::now(self.pipe.as_ref()) != self.seen
+    }
+}
+
+impl Seen {
+    fn now(pipe: Option<&(PipeReader, PipeWriter)>) -> Self {
+        let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |found| found.ino());
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let pipe = pipe.and_then(|(end, _)| rustix::fs::fstat(end).ok());
+        Self { pipe: pipe.map_or(0, |found| found.st_ino), network, boot }
+    }
+}
+
+/// The interfaces as they are for a program that is away: none has a carrier.
+fn without_carrier(table: &Table) -> Table {
+    let mut table = table.clone();
+    table.ports.iter_mut().for_each(|port| port.link_up = false);
+    table
+}
+
+impl EngineInner {
+    /// Gives back all that the process has of this host but the stream of news, which must be closed last.
+    pub(crate) fn depart(&self) {
+        log::line("leaving this host");
+        let broker = lock(&self.broker).take();
+        self.set_table(without_carrier(&self.table()));
+        for lane in self.lanes.iter() {
+            if let Err(error) = lane.depart() {
+                log::warn(&format!("slot {}: leaving this host: {error}", lane.slot));
+            }
+        }
+        drop(broker);
+        lock(&self.service).stream = None;
+    }
+
+    /// Waits until the process was restored, but not longer than `within`, and then until a broker takes it.
+    /// Returns `None` if the engine closes.
+    pub(crate) fn arrive(&self, hello: &Hello, within: Duration) -> Option<EventStream> {
+        let mark = Mark::new();
+        // Time counts only while the process runs.
+        let mut left = within.div_duration_f64(PAUSE).ceil() as u64;
+        let mut said = String::new();
+        loop {
+            if left == 0 || mark.is_restored() {
+                left = 0;
+                match self.connect_here(hello) {
+                    Ok(stream) => {
+                        log::line("connected to the broker of this host");
+                        return Some(stream);
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        if text != said {
+                            log::warn(&format!("queue pairs wait for a broker that takes them: {text}"));
+                            said = text;
+                        }
+                    }
+                }
+            }
+            left = left.saturating_sub(1);
+            if self.pause(PAUSE) {
+                return None;
+            }
+        }
+    }
+
+    /// Asks the broker of this host for the slots of all lanes. All or none.
+    fn connect_here(&self, hello: &Hello) -> Result<EventStream, IpcError> {
+        let mut broker = lock(&self.broker);
+        let mut client = Client::connect_or_start(hello)?;
+        let mut sockets = Vec::new();
+        for lane in self.lanes.iter() {
+            sockets.push((lane, client.open_lane_on(lane.slot)?.socket));
+        }
+        let (stream, table) = Client::connect(hello)?.subscribe()?;
+        self.can_end(&stream)?;
+        for (lane, socket) in sockets {
+            if let Err(error) = lane.arrive(&socket) {
+                let error = ipc_error(&IpcError::Io { doing: "taking a slot's socket", source: error });
+                log::warn(&format!("slot {}: {error}", lane.slot));
+            }
+            accept_streams(&mut client, lane);
+        }
+        *broker = Some(client);
+        drop(broker);
+        self.set_table(table);
+        Ok(stream)
+    }
+}

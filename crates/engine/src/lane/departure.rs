@@ -1,0 +1,56 @@
+//! A lane gives back what it has of this host, and goes on with what another one gives it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::Lane;
+use crate::media::udp;
+
+impl Lane {
+    /// Gives up shared memory, TCP streams and all sockets. The lane hears and sends nothing until it
+    /// [arrives](Self::arrive).
+    ///
+    /// # Errors
+    /// There are no more descriptors. Then its socket is still that of this host.
+    pub(crate) fn depart(&self) -> io::Result<()> {
+        if self.has_failed() {
+            return Ok(());
+        }
+        if let Some(exchange) = &self.exchange {
+            exchange.remove_all("the program leaves this host");
+        }
+        if let Some(streams) = &self.streams {
+            streams.remove_all("the program leaves this host");
+        }
+        // A round takes note of their end, and lets go of the memory.
+        self.drain();
+        let nothing = udp::unbound()?;
+        self.enter(|state| {
+            state.io.shut();
+            state.groups.forget_interfaces();
+            state.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(&nothing))?;
+            self.sleeper.more_to_wait_for();
+            Ok::<(), io::Error>(())
+        })?;
+        self.sleeper.wake();
+        Ok(())
+    }
+
+    /// Hears by this socket of its slot from now on, and sends again.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn arrive(&self, socket: &OwnedFd) -> io::Result<()> {
+        if self.has_failed() {
+            return Ok(());
+        }
+        self.enter(|state| {
+            state.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(socket))?;
+            state.io.open_again();
+            self.sleeper.more_to_wait_for();
+            Ok::<(), io::Error>(())
+        })?;
+        self.sleeper.wake();
+        Ok(())
+    }
+}
