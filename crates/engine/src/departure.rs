@@ -1,4 +1,4 @@
-//! A program leaves its host, and goes on where it was restored.
+//! A program leaves its host, and goes on where it was restored, or the broker ends and another one comes.
 //!
 //! A checkpoint of a process (CRIU) takes along its memory, with the queue pairs and all that the engine
 //! knows of their peers. It can't take along what belongs to the host: sockets with its addresses, the
@@ -18,8 +18,10 @@ use crate::engine_inner::{EngineInner, accept_streams, ipc_error};
 use crate::log;
 use crate::notify::lock;
 
-/// The pause between two attempts to connect, and between two looks whether the process was restored.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two looks whether the process was restored, and between attempts to connect: the first
+/// and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_LAST: Duration = Duration::from_secs(1);
 
 /// What tells a process that was restored from one that has never been away.
 struct Mark {
@@ -63,14 +65,43 @@ fn without_carrier(table: &Table) -> Table {
     table
 }
 
+/// What an engine that is away waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// The process is restored, but not longer than so long. Then for a broker, which is started if need be.
+    Restored(Duration),
+    /// A broker takes the place of one that has ended, and is started or not.
+    Broker { start: bool },
+}
+
 impl EngineInner {
-    /// Gives back all that the process has of this host but the stream of news, which must be closed last.
-    pub(crate) fn depart(&self) {
-        log::line("leaving this host");
+    /// Gives back all that the process has of this host, and waits. Returns `None` if the engine closes.
+    pub(crate) fn go_away(
+        &self,
+        stream: EventStream,
+        hello: &Hello,
+        wait: Wait,
+    ) -> Option<EventStream> {
+        self.depart(match wait {
+            Wait::Restored(_) => "the program leaves this host",
+            Wait::Broker { .. } => "the broker is gone: queue pairs wait for another one",
+        });
+        // It is closed last, because the broker takes that for the end.
+        drop(stream);
+        let (within, start) = match wait {
+            Wait::Restored(within) => (within, true),
+            Wait::Broker { start } => (Duration::ZERO, start),
+        };
+        self.arrive(hello, within, start)
+    }
+
+    /// Gives back all but the stream of news.
+    fn depart(&self, why: &str) {
+        log::line(why);
         let broker = lock(&self.broker).take();
         self.set_table(without_carrier(&self.table()));
         for lane in self.lanes.iter() {
-            if let Err(error) = lane.depart() {
+            if let Err(error) = lane.depart(why) {
                 log::warn(&format!("slot {}: leaving this host: {error}", lane.slot));
             }
         }
@@ -79,16 +110,16 @@ impl EngineInner {
     }
 
     /// Waits until the process was restored, but not longer than `within`, and then until a broker takes it.
-    /// Returns `None` if the engine closes.
-    pub(crate) fn arrive(&self, hello: &Hello, within: Duration) -> Option<EventStream> {
+    fn arrive(&self, hello: &Hello, within: Duration, start: bool) -> Option<EventStream> {
         let mark = Mark::new();
         // Time counts only while the process runs.
-        let mut left = within.div_duration_f64(PAUSE).ceil() as u64;
+        let mut left = within.div_duration_f64(PAUSE_FIRST).ceil() as u64;
+        let mut pause = PAUSE_FIRST;
         let mut said = String::new();
         loop {
             if left == 0 || mark.is_restored() {
                 left = 0;
-                match self.connect_here(hello) {
+                match self.connect_here(hello, start) {
                     Ok(stream) => {
                         log::line("connected to the broker of this host");
                         return Some(stream);
@@ -99,20 +130,25 @@ impl EngineInner {
                             log::warn(&format!("queue pairs wait for a broker that takes them: {text}"));
                             said = text;
                         }
+                        // An attempt may start a process.
+                        pause = (pause * 2).min(PAUSE_LAST);
                     }
                 }
             }
             left = left.saturating_sub(1);
-            if self.pause(PAUSE) {
+            if self.pause(pause) {
                 return None;
             }
         }
     }
 
     /// Asks the broker of this host for the slots of all lanes. All or none.
-    fn connect_here(&self, hello: &Hello) -> Result<EventStream, IpcError> {
+    fn connect_here(&self, hello: &Hello, start: bool) -> Result<EventStream, IpcError> {
         let mut broker = lock(&self.broker);
-        let mut client = Client::connect_or_start(hello)?;
+        let mut client = match start {
+            true => Client::connect_or_start(hello)?,
+            false => Client::connect(hello)?,
+        };
         let mut sockets = Vec::new();
         for lane in self.lanes.iter() {
             sockets.push((lane, client.open_lane_on(lane.slot)?.socket));

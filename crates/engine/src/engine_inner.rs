@@ -60,7 +60,7 @@ pub(crate) const RECONNECT_FIRST: Duration = Duration::from_millis(1);
 pub(crate) const RECONNECT_LAST: Duration = Duration::from_millis(500);
 
 pub(crate) fn no_broker() -> Error {
-    Error::new(libc::ENODEV, "the engine is closed, or was made without a broker")
+    Error::new(libc::ENODEV, "the engine is closed, or has no broker now")
 }
 
 pub(crate) fn ipc_error(error: &IpcError) -> Error {

@@ -12,6 +12,7 @@ use polypath_paths::StreamEnds;
 use polypath_topology::Table;
 use polypath_verbs::{Error, Result};
 
+use crate::departure::Wait;
 use crate::engine_inner::{EngineInner, RECONNECT_FIRST, RECONNECT_LAST, ipc_error, no_broker};
 use crate::lane::noted::Noted;
 use crate::lane::streams::Wanted;
@@ -19,18 +20,31 @@ use crate::media::local::from_broker;
 use crate::notify::lock;
 use crate::{log, status};
 
-/// The number of attempts to reconnect to a broker that was killed: about half a minute.
+/// The number of attempts to reconnect to a broker that was killed: about half a minute. If there is none, and
+/// none has taken its place after so many, nobody will: the keeper was killed, too.
 const RECONNECTS: u32 = 66;
+const RECONNECTS_WITHOUT_BROKER: u32 = 15;
 
 /// How the connection to the broker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
-    /// The broker ended, or this process is a child that must not use its parent's connection.
+    /// This process is a child that must not use its parent's connection.
+    Forked,
+    /// The broker ended.
     AfterGoodbye,
     /// The broker was killed.
     Unexpectedly,
     /// The process leaves this host, and waits for so long to be restored elsewhere.
     Leaving(Duration),
+}
+
+/// What became of the attempts to reconnect.
+enum Again {
+    Connected(EventStream),
+    /// The broker is gone for good.
+    NoBroker,
+    /// The engine closes.
+    Closing,
 }
 
 impl EngineInner {
@@ -57,13 +71,16 @@ impl EngineInner {
             let _ = polypath_ipc::sched::request_short_slices();
             loop {
                 let again = match engine.serve(&mut stream) {
-                    Lost::AfterGoodbye => None,
-                    Lost::Unexpectedly => engine.reconnect(&hello),
-                    Lost::Leaving(within) => {
-                        engine.depart();
-                        drop(stream);
-                        engine.arrive(&hello, within)
+                    Lost::Forked => None,
+                    Lost::Unexpectedly => match engine.reconnect(&hello) {
+                        Again::Connected(stream) => Some(stream),
+                        Again::Closing => None,
+                        Again::NoBroker => engine.go_away(stream, &hello, Wait::Broker { start: true }),
+                    },
+                    Lost::AfterGoodbye => {
+                        engine.go_away(stream, &hello, Wait::Broker { start: false })
                     }
+                    Lost::Leaving(within) => engine.go_away(stream, &hello, Wait::Restored(within)),
                 };
                 let Some(again) = again else { break };
                 stream = again;
@@ -137,7 +154,7 @@ impl EngineInner {
                     return Lost::Leaving(Duration::from_millis(within_ms.into()));
                 }
                 Ok(Some(Push::Goodbye)) => return Lost::AfterGoodbye,
-                Err(IpcError::Forked) => return Lost::AfterGoodbye,
+                Err(IpcError::Forked) => return Lost::Forked,
                 Err(_) => return Lost::Unexpectedly,
             }
         }
@@ -224,11 +241,12 @@ impl EngineInner {
     /// Connects to the new broker after the old one was killed. Another process takes its place
     /// within milliseconds, and lets each process keep its lanes' slots. Packets arrive all the
     /// while.
-    fn reconnect(&self, hello: &Hello) -> Option<EventStream> {
+    fn reconnect(&self, hello: &Hello) -> Again {
         let mut pause = RECONNECT_FIRST;
         if self.pause(Duration::ZERO) {
-            return None;
+            return Again::Closing;
         }
+        let mut without_broker = 0;
         for _ in 0..RECONNECTS {
             let again = self.connect_again(hello).and_then(|(stream, table)| {
                 self.can_end(&stream)?;
@@ -238,17 +256,27 @@ impl EngineInner {
                 Ok((stream, table)) => {
                     log::line("the broker was gone and is back");
                     self.set_table(table);
-                    return Some(stream);
+                    return Again::Connected(stream);
                 }
-                Err(error) => log::line(&format!("connecting to the broker again: {error}")),
+                Err(error) => {
+                    log::line(&format!("connecting to the broker again: {error}"));
+                    without_broker = match error {
+                        IpcError::NoBroker => without_broker + 1,
+                        // This one has not taken the place of the one that was killed.
+                        IpcError::Refused { errno: libc::EBADF, .. } => RECONNECTS_WITHOUT_BROKER,
+                        _ => 0,
+                    };
+                }
+            }
+            if without_broker >= RECONNECTS_WITHOUT_BROKER {
+                break;
             }
             if self.pause(pause) {
-                return None;
+                return Again::Closing;
             }
             pause = (pause * 2).min(RECONNECT_LAST);
         }
-        log::line("the broker is gone for good, and with it news of links, new lanes and rdma_cm");
-        None
+        Again::NoBroker
     }
 
     fn connect_again(&self, hello: &Hello) -> core::result::Result<(EventStream, Table), IpcError> {

@@ -12,15 +12,15 @@ impl Lane {
     ///
     /// # Errors
     /// There are no more descriptors. Then its socket is still that of this host.
-    pub(crate) fn depart(&self) -> io::Result<()> {
+    pub(crate) fn depart(&self, why: &str) -> io::Result<()> {
         if self.has_failed() {
             return Ok(());
         }
         if let Some(exchange) = &self.exchange {
-            exchange.remove_all("the program leaves this host");
+            exchange.remove_all(why);
         }
         if let Some(streams) = &self.streams {
-            streams.remove_all("the program leaves this host");
+            streams.remove_all(why);
         }
         // A round takes note of their end, and lets go of the memory.
         self.drain();

@@ -163,6 +163,9 @@ impl LaneIo {
 
     /// Opens a flow. A failure is counted and reported.
     fn open(&mut self, address: &PathAddress, tag: u32) -> Option<Flow> {
+        if self.sender.is_away() {
+            return None;
+        }
         match self.sender.open(address, tag) {
             Ok(handle) => Some(handle),
             Err(e) => {

@@ -32,7 +32,7 @@ pub(crate) struct Senders {
     pub(crate) udp: udp::Sender,
     more: Vec<Box<dyn Tx>>,
     may_hold_back: bool,
-    /// Whether no flow can be opened, because the program is between two hosts.
+    /// Whether no flow may be opened, because the program is between two hosts.
     away: bool,
     /// Errors of the media in `more`.
     errors: Vec<(Flow, FlowError)>,
@@ -68,16 +68,18 @@ impl Senders {
         self.may_hold_back
     }
 
-    /// Says whether the program is between two hosts. Then no flow can be opened.
+    /// Says whether the program is between two hosts.
     pub(crate) fn set_away(&mut self, away: bool) {
         self.away = away;
     }
 
+    /// Whether it is. Then no flow may be opened.
+    pub(crate) fn is_away(&self) -> bool {
+        self.away
+    }
+
     /// Calls [`Tx::open`] of the medium that carries the address.
     pub(crate) fn open(&mut self, address: &PathAddress, tag: u32) -> io::Result<Flow> {
-        if self.away {
-            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
-        }
         for (index, medium) in (0..).zip(&mut self.more) {
             if medium.carries(address) {
                 return medium.open(address, tag).map(|flow| Flow::Other(index, flow));
