@@ -38,7 +38,7 @@ TRIED    = -p polypath -p polypath-abi -p polypath-e2e
 # What users read of docs/; the rest is about how Polypath is made.
 USER_DOCS = apm.md bonding.md troubleshooting.md counters.md status-json.md events.md testing-your-program.md limits.md security.md ecosystem.md
 
-.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds compare recovery bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
+.PHONY: help deps build optimised test ecosystem next-debian demo interop bonds moving compare recovery bench soak migrations fuzz mutations stress loom model asan miri lint advisories install clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -93,6 +93,11 @@ bonds: ## programs over bonds of the Linux kernel, in two virtual machines, whil
 	@tools/packages bonds || echo "going on without: what can't run is said below"
 	$(TESTING)
 	$(TARGET)/testing/polypath-bonds $(BONDS)
+
+moving: ## programs checkpointed on one host and restored on another one, in a virtual machine
+	@tools/packages moving || echo "going on without: what can't run is said below"
+	$(TESTING)
+	$(TARGET)/testing/polypath-moving
 
 compare: ## path migration, bonding and multi-path side by side, and bonds of Linux; writes docs/compare.md
 	@tools/packages bonds || echo "going on without: what can't run is said below"

@@ -411,9 +411,16 @@ impl Host {
     /// # Errors
     /// When it fails.
     pub fn polypath(&self, arguments: &[&str]) -> Result<Finished, Error> {
+        self.command(arguments)?.run(STATUS_LIMIT)?.expect_success()
+    }
+
+    /// A subcommand of `polypath`, to be run on this host.
+    ///
+    /// # Errors
+    /// When the command is not built.
+    pub fn command(&self, arguments: &[&str]) -> Result<Program, Error> {
         let command = Artifacts::get()?.command.to_string_lossy().into_owned();
-        let program = self.program([&[command.as_str()], arguments].concat());
-        program.run(STATUS_LIMIT)?.expect_success()
+        Ok(self.program([&[command.as_str()], arguments].concat()))
     }
 
     /// Starts `polypath watch --json` on this host.
@@ -421,8 +428,7 @@ impl Host {
     /// # Errors
     /// When it can't be started.
     pub fn watch(&self, arguments: &[&str]) -> Result<Running, Error> {
-        let command = Artifacts::get()?.command.to_string_lossy().into_owned();
-        self.program([&[command.as_str(), "watch", "--json"], arguments].concat()).spawn()
+        self.command(&[&["watch", "--json"], arguments].concat())?.spawn()
     }
 
     /// Waits until a program listens on a port of the connection manager.

@@ -140,6 +140,14 @@ impl Association {
         }
     }
 
+    /// Takes over the peer's address list.
+    pub(crate) fn set_remote_addresses(&mut self, version: u32, list: Vec<Announced>) {
+        self.remote_addresses_version = version;
+        self.remote_addresses = list;
+        // It may have come to this host.
+        self.asked_channel = false;
+    }
+
     /// Whether this end numbers the paths.
     pub(crate) fn is_leader(&self) -> bool {
         self.local_nonce < self.remote_nonce

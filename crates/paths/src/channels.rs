@@ -3,8 +3,9 @@
 //! A *channel* is the memory that this lane shares with another lane of the host. Whoever drives the lane
 //! sets it up, and tells of it here. The leader of an association proposes a path over it beside those
 //! over UDP. The path is probed like any other, so it is used only if the other end has the channel as
-//! well. Its addresses are those that the queue pairs were connected with; its kind and the slot of the
-//! other lane tell it from the path over UDP between the same addresses.
+//! well. Its addresses are those that the queue pairs were connected with, or, if a lane has moved here, its
+//! present ones; its kind and the slot of the other lane tell it from the path over UDP between the same
+//! addresses.
 
 use core::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::association::Association;
 use crate::config::PathOptions;
 use crate::id::AssociationId;
 use crate::manager::PathManager;
-use crate::select::{Line, Way, pairs, ways};
+use crate::select::{Line, Pair, Way, pairs, ways};
 use crate::types::{MAX_PATHS, PathAddress, PathEvent, PathState, Reason};
 use polypath_types::{PathId, PathKind, PeerId};
 
@@ -65,9 +66,8 @@ impl PathManager {
         let over_udp = pairs(&a.anchors, &a.announced, &a.remote_addresses);
         let mut ways = ways(&over_udp, a.ports());
         let slot = a.remote_slot;
-        if self.can_be_local(a)
-            && self.channels.contains(&slot)
-            && let Some(&pair) = a.anchors.first()
+        if self.channels.contains(&slot)
+            && let Some(pair) = self.local_pair(a)
         {
             ways.truncate(MAX_PATHS - 1);
             ways.push(Way { line: Line { kind: PathKind::Local { slot }, pair }, port: 0 });
@@ -76,21 +76,42 @@ impl PathManager {
         ways
     }
 
-    /// Whether both ends can have paths through shared memory, and are on one host.
-    fn can_be_local(&self, a: &Association) -> bool {
+    /// The addresses of a path through shared memory, if both ends can have one and are on one host: those that
+    /// their queue pairs were connected by are this host's, or, where one of them has moved here since, all that
+    /// the peer has now.
+    fn local_pair(&self, a: &Association) -> Option<Pair> {
+        if self.config.local_window == 0 || !a.remote_abilities.local {
+            return None;
+        }
         let here = |ip| self.local.contains(ip);
-        self.config.local_window > 0
-            && a.remote_abilities.local
-            && a.anchors.first().is_some_and(|&(local, remote)| here(local) && here(remote))
+        let connected_here = |&&(local, remote): &&Pair| here(local) && here(remote);
+        if let Some(pair) = a.anchors.first().filter(connected_here) {
+            return Some(*pair);
+        }
+        let remotes = &a.remote_addresses;
+        let remote = remotes.first().filter(|_| remotes.iter().all(|remote| here(remote.ip)))?.ip;
+        let local = a.announced.iter().find(|local| local.ip.is_ipv4() == remote.is_ipv4())?;
+        Some((local.ip, remote))
     }
 
-    /// Asks for a channel, once for each association, if its paths would gain by it.
+    /// This lane leaves its host, and all shared memory stays behind. When it has addresses again, be they the
+    /// same, it announces them, and both ends see whether they are on one host.
+    pub fn left_host(&mut self) {
+        for index in self.associations.indexes() {
+            if let Some(a) = self.associations.get_mut(index) {
+                a.asked_channel = false;
+                a.announced.clear();
+            }
+        }
+    }
+
+    /// Asks for a channel, once for each association and place of its ends, if its paths would gain by it.
     pub(crate) fn want_channel(&mut self, index: AssociationId) {
         let Some(a) = self.associations.get(index) else { return };
         let slot = a.remote_slot;
         let wanted = !a.asked_channel
             && self.usage.local
-            && self.can_be_local(a)
+            && self.local_pair(a).is_some()
             && self.is_connected(a)
             && !self.channels.contains(&slot);
         if wanted && let Some(a) = self.associations.get_mut(index) {

@@ -175,8 +175,7 @@ impl PathManager {
         if version <= a.remote_addresses_version {
             return;
         }
-        a.remote_addresses_version = version;
-        a.remote_addresses = list;
+        a.set_remote_addresses(version, list);
         if ports > 0 {
             a.remote_ports = ports;
         }

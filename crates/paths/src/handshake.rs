@@ -357,8 +357,7 @@ impl PathManager {
         if a.confirmed && !(authentic && fresh) {
             return;
         }
-        a.remote_addresses.clone_from(&hello.addresses);
-        a.remote_addresses_version = hello.addresses_version;
+        a.set_remote_addresses(hello.addresses_version, hello.addresses.clone());
         a.remote_window = match hello.receive_window {
             0 => default,
             window => window,

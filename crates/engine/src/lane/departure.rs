@@ -27,6 +27,7 @@ impl Lane {
         let nothing = udp::unbound()?;
         self.enter(|state| {
             state.io.shut();
+            state.core.paths_mut().left_host();
             state.groups.forget_interfaces();
             state.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(&nothing))?;
             self.sleeper.more_to_wait_for();

@@ -1,10 +1,9 @@
 //! Two guests joined by cables, each with a bond of its kernel's over its ends of them.
 
-use polypath_e2e::guest::{Answer, Guest, Image, Kernel, Machine, Problem};
-use polypath_e2e::{Artifacts, Lab, Options, Scratch, compile_c, pass};
+use polypath_e2e::guest::{self, Answer, Guest, Image, Kernel, Machine, Problem};
+use polypath_e2e::{Lab, Options, Scratch, compile_c, pass};
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The number of cables. A bond has all of them, or the first two.
@@ -99,7 +98,7 @@ impl Stage {
     /// Boots both guests.
     pub(crate) fn boot(kernel: &Kernel, directory: &Path) -> Result<Self, Problem> {
         let initramfs = directory.join("initramfs");
-        let ours = stripped(directory)?;
+        let ours = guest::stripped(directory)?;
         let flows = compile_c(Path::new(FLOWS))?;
         let extra = [ours[0].as_path(), ours[1].as_path(), flows.as_path()];
         Image { init: INIT, modules: &MODULES, later: &LATER, files: &FILES, extra: &extra }
@@ -256,23 +255,4 @@ fn machine<'a>(
         .collect();
     let words = format!("polypath.IPV4={}", ADDRESSES[number]);
     Machine { kernel: &kernel.image, initramfs, memory: 640, devices: devices.join(" "), words }
-}
-
-/// The command and the library, without what debuggers read.
-fn stripped(directory: &Path) -> Result<[PathBuf; 2], Problem> {
-    let command = &Artifacts::get()?.command;
-    let strip = |name: &str| {
-        let result = directory.join(name);
-        let output = Command::new("strip")
-            .arg("-o")
-            .arg(&result)
-            .arg(command.with_file_name(name))
-            .output()
-            .map_err(|e| Problem::os("starting strip", e))?;
-        match output.status.success() {
-            true => Ok(result),
-            false => Err(Problem::Failed(String::from_utf8_lossy(&output.stderr).into_owned())),
-        }
-    };
-    Ok([strip("polypath")?, strip("libpolypath.so")?])
 }

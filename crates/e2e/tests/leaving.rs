@@ -1,0 +1,143 @@
+//! Programs leave their host and come back (`polypath move`), and go on by another broker when theirs has
+//! ended for good. `make moving` restores them on other hosts.
+
+use std::time::Duration;
+
+use polypath_e2e::{Error, Host, Lab, PATIENT, Running, share, until};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MP: Option<&str> = Some("mp");
+/// Bytes after which traffic flows for certain.
+const FLOWING: u64 = 10_000_000;
+/// The reason that `polypath move` gives for leaving a program with ids where it is.
+const WITH_IDS: &str = "rdma_cm ids, which can't move";
+
+/// `ib_write_bw` between two hosts, the server first.
+fn writes(lab: &Lab, seconds: &str) -> Result<[Running; 2], Error> {
+    let words = ["ib_write_bw", "-F", "-D", seconds];
+    let server = lab.host(0).verbs(words).device(MP).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let to = lab.host(0).ipv4(0);
+    let client = lab.host(1).verbs(words.into_iter().chain([&to[..]])).device(MP).spawn()?;
+    lab.wait_traffic(&[&client], FLOWING, LIMIT)?;
+    Ok([server, client])
+}
+
+fn succeed(programs: [Running; 2]) -> Result<(), Error> {
+    let [server, client] = programs;
+    client.finish(LIMIT)?.expect_success()?;
+    server.finish(LIMIT)?.expect_success()?;
+    Ok(())
+}
+
+/// The numbers of a host's queue pairs.
+fn numbers(host: &Host) -> Result<Vec<Value>, Error> {
+    Ok(host.queue_pairs()?.iter().map(|qp| qp["qpn"].clone()).collect())
+}
+
+/// The process that has a host's queue pairs.
+fn process(host: &Host) -> Result<String, Error> {
+    let pid = host.status()?["processes"][0]["pid"].as_u64();
+    pid.map(|pid| pid.to_string()).ok_or_else(|| Error::Missing("no process".to_owned()))
+}
+
+/// Waits until a host has these queue pairs.
+fn wait_back(host: &Host, with: &[Value]) -> Result<(), Error> {
+    until("the program is back with its queue pairs", LIMIT, || {
+        // For a moment there may be no broker.
+        Ok(numbers(host).is_ok_and(|now| now == with).then_some(()))
+    })
+}
+
+#[test]
+fn a_program_leaves_its_host_and_comes_back() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let programs = writes(&lab, "15")?;
+    for host in [0, 1, 1, 0] {
+        let host = lab.host(host);
+        let before = numbers(host)?;
+        assert!(!before.is_empty(), "a program is there");
+        host.polypath(&["move", &process(host)?, "--within", "0"])?;
+        wait_back(host, &before)?;
+        lab.wait_traffic(&[&programs[1]], FLOWING, LIMIT)?;
+    }
+    succeed(programs)
+}
+
+#[test]
+fn who_is_away_has_nothing_of_its_host_and_no_longer_than_was_said() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let programs = writes(&lab, "15")?;
+    let host = lab.host(1);
+    let (before, pid) = (numbers(host)?, process(host)?);
+    host.polypath(&["move", &pid, "--within", "2"])?;
+    let status = host.status()?;
+    assert_eq!(status["broker"]["slots"], Value::Array(Vec::new()), "its slots are given back");
+    let sockets = sockets_of(&pid)?;
+    assert_eq!(sockets.len(), 2, "one of perftest, one that nothing is sent to: {sockets:?}");
+    wait_back(host, &before)?;
+    lab.wait_traffic(&[&programs[1]], FLOWING, LIMIT)?;
+    succeed(programs)
+}
+
+fn sockets_of(pid: &str) -> Result<Vec<String>, Error> {
+    let failed = |e| Error::os("looking at a program's descriptors", e);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(failed)? {
+        let target = std::fs::read_link(entry.map_err(failed)?.path());
+        let target = target.map(|target| target.display().to_string()).unwrap_or_default();
+        found.extend(target.starts_with("socket:").then_some(target));
+    }
+    Ok(found)
+}
+
+#[test]
+fn who_can_not_leave_is_told_why() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let server = lab.host(0).verbs(["rping", "-s"]).device(MP).spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    let pid = server.id().to_string();
+    let refused = lab.host(0).command(&["move", &pid])?.run(LIMIT)?;
+    assert!(refused.text().contains(WITH_IDS), "{}", refused.text());
+    server.expect_alive()?;
+    let nobody = lab.host(0).command(&["move", "1"])?.run(LIMIT)?;
+    assert!(nobody.text().contains("uses no device here"), "{}", nobody.text());
+    Ok(())
+}
+
+/// Kills the broker of a host and the process that would take its place.
+fn kill_both(host: &Host) -> Result<(), Error> {
+    let pid = host.status()?["broker"]["pid"].to_string();
+    let same_network = ["--ns", &pid, "--nslist", "net"];
+    let kill = |name: &str| {
+        let words = ["pkill", "-KILL"].into_iter().chain(same_network).chain(["-x", name]);
+        host.program(words).run(LIMIT)
+    };
+    kill("polypath-keeper")?.expect_success()?;
+    host.program(["kill", "-KILL", &pid]).run(LIMIT)?.expect_success()?;
+    Ok(())
+}
+
+#[test]
+fn programs_outlive_the_end_of_their_broker() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let programs = writes(&lab, "25")?;
+    let host = lab.host(1);
+    let before = numbers(host)?;
+    kill_both(host)?;
+    // The program starts another one.
+    wait_back(host, &before)?;
+    lab.wait_traffic(&[&programs[1]], FLOWING, LIMIT)?;
+    host.polypath(&["broker", "--shutdown", "--force"])?;
+    // Somebody wants the broker to be gone, so it does not.
+    until("no broker", LIMIT, || Ok(host.status()?["broker"].is_null().then_some(())))?;
+    let _broker = host.command(&["broker"])?.spawn()?;
+    wait_back(host, &before)?;
+    lab.wait_traffic(&[&programs[1]], FLOWING, LIMIT)?;
+    succeed(programs)
+}
