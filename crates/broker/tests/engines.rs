@@ -495,6 +495,42 @@ fn an_engine_that_is_dropped_leaves_nothing_and_the_others_at_work() {
 }
 
 #[test]
+fn engines_leave_their_host_and_come_back_with_their_numbers() {
+    in_namespace("engines_leave_their_host_and_come_back_with_their_numbers", || {
+        let before = threads();
+        let (one, two) = (engine("mp:lo"), engine("roce:lo"));
+        let [mut a, mut b] = [End::new(&one), End::new(&one)];
+        // A queue pair that nothing is known of elsewhere.
+        let mut c = End::new(&two);
+        let mut d = End::new(&one);
+        connect(&a, &b);
+        connect(&c, &d);
+        exchange(&mut a, &mut b, 1);
+        exchange(&mut c, &mut d, 10);
+        let slots = || -> Vec<u8> {
+            client("").status().unwrap().broker.slots.iter().map(|slot| slot.slot).collect()
+        };
+        let had = slots();
+        assert_eq!(had.len(), 2);
+        for round in 0..3 {
+            client("").take_off(std::process::id(), Duration::ZERO, false).unwrap();
+            // What is posted meanwhile waits.
+            exchange(&mut a, &mut b, 20 * round + 20);
+            exchange(&mut c, &mut d, 20 * round + 30);
+            assert_eq!(slots(), had);
+        }
+        let refused = client("").take_off(1, Duration::ZERO, false).unwrap_err();
+        assert_eq!(refused.errno(), libc::ESRCH);
+        // It closes also while it is away.
+        client("").take_off(std::process::id(), Duration::from_secs(3600), false).unwrap();
+        assert!(slots().is_empty());
+        drop((one, two));
+        wait_for_threads(&before);
+        drop((a, b, c, d));
+    });
+}
+
+#[test]
 fn an_engine_closes_while_its_broker_is_dead() {
     in_namespace("an_engine_closes_while_its_broker_is_dead", || {
         let before = threads();

@@ -393,7 +393,8 @@ pub(crate) struct Move {
     #[arg(value_name = "PID")]
     pub(crate) process: u32,
     /// How many seconds the program waits for its checkpoint
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     pub(crate) within: u32,
     /// Do it although ids of rdma_cm are lost; what then becomes of its connections is up to the program
     #[arg(long)]

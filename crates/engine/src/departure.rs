@@ -127,7 +127,9 @@ impl EngineInner {
                     Err(error) => {
                         let text = error.to_string();
                         if text != said {
-                            log::warn(&format!("queue pairs wait for a broker that takes them: {text}"));
+                            log::warn(&format!(
+                                "queue pairs wait for a broker that takes them: {text}"
+                            ));
                             said = text;
                         }
                         // An attempt may start a process.
@@ -157,7 +159,8 @@ impl EngineInner {
         self.can_end(&stream)?;
         for (lane, socket) in sockets {
             if let Err(error) = lane.arrive(&socket) {
-                let error = ipc_error(&IpcError::Io { doing: "taking a slot's socket", source: error });
+                let error =
+                    ipc_error(&IpcError::Io { doing: "taking a slot's socket", source: error });
                 log::warn(&format!("slot {}: {error}", lane.slot));
             }
             accept_streams(&mut client, lane);
@@ -166,5 +169,27 @@ impl EngineInner {
         drop(broker);
         self.set_table(table);
         Ok(stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_stays_is_not_restored_and_one_with_another_pipe_is() {
+        let mut mark = Mark::new();
+        assert!(!mark.is_restored());
+        let before = mark.pipe.take();
+        assert!(before.is_some() && mark.is_restored());
+        mark.pipe = std::io::pipe().ok();
+        assert!(
+            mark.is_restored(),
+            "the former pipe is still there, so this one has another number"
+        );
+        mark.pipe = before;
+        assert!(!mark.is_restored());
+        mark.seen.boot.push('2');
+        assert!(mark.is_restored());
     }
 }

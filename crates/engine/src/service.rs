@@ -20,8 +20,8 @@ use crate::media::local::from_broker;
 use crate::notify::lock;
 use crate::{log, status};
 
-/// The number of attempts to reconnect to a broker that was killed: about half a minute. If there is none, and
-/// none has taken its place after so many, nobody will: the keeper was killed, too.
+/// The number of attempts to reconnect to a broker that was killed: about half a minute. If there is none,
+/// and none has taken its place after so many, nobody will: the keeper was killed, too.
 const RECONNECTS: u32 = 66;
 const RECONNECTS_WITHOUT_BROKER: u32 = 15;
 
@@ -75,7 +75,9 @@ impl EngineInner {
                     Lost::Unexpectedly => match engine.reconnect(&hello) {
                         Again::Connected(stream) => Some(stream),
                         Again::Closing => None,
-                        Again::NoBroker => engine.go_away(stream, &hello, Wait::Broker { start: true }),
+                        Again::NoBroker => {
+                            engine.go_away(stream, &hello, Wait::Broker { start: true })
+                        }
                     },
                     Lost::AfterGoodbye => {
                         engine.go_away(stream, &hello, Wait::Broker { start: false })

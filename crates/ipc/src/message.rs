@@ -279,9 +279,9 @@ pub enum Request {
     /// has a mistake; then what was in force stays.
     ReloadConfig,
     /// Takes a process off this host, as it can be checkpointed then and restored on another one
-    /// ([`Push::Depart`]). Answer: [`Reply::Done`] once it has no connection any more. Or an error: `ESRCH` if
-    /// there is no such process, `EBUSY` if it has ids of the connection manager, which would be lost, and
-    /// `force` is not set.
+    /// ([`Push::Depart`]). Answer: [`Reply::Done`] once it has no connection any more. Or an error: `ESRCH`
+    /// if there is no such process, `EBUSY` if it has ids of the connection manager, which would be lost,
+    /// and `force` is not set.
     Move {
         /// The process.
         pid: u32,
@@ -411,9 +411,9 @@ pub enum Push {
         /// The packet that it began with; `None` if the process has asked for the stream.
         opening: Option<Vec<u8>>,
     },
-    /// Asks the process to give back all that it has of this host: its lanes' slots and sockets, shared memory,
-    /// TCP streams, connections. Its queue pairs stay. It connects to the broker that it finds once it was
-    /// restored, or after the time.
+    /// Asks the process to give back all that it has of this host: its lanes' slots and sockets, shared
+    /// memory, TCP streams, connections. Its queue pairs stay. It connects to the broker that it finds once
+    /// it was restored, or after the time.
     Depart {
         /// The time, in milliseconds.
         within_ms: u32,

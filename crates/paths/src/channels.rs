@@ -76,9 +76,9 @@ impl PathManager {
         ways
     }
 
-    /// The addresses of a path through shared memory, if both ends can have one and are on one host: those that
-    /// their queue pairs were connected by are this host's, or, where one of them has moved here since, all that
-    /// the peer has now.
+    /// The addresses of a path through shared memory, if both ends can have one and are on one host: those
+    /// that their queue pairs were connected by are this host's, or, where one of them has moved here
+    /// since, all that the peer has now.
     fn local_pair(&self, a: &Association) -> Option<Pair> {
         if self.config.local_window == 0 || !a.remote_abilities.local {
             return None;
@@ -94,8 +94,8 @@ impl PathManager {
         Some((local.ip, remote))
     }
 
-    /// This lane leaves its host, and all shared memory stays behind. When it has addresses again, be they the
-    /// same, it announces them, and both ends see whether they are on one host.
+    /// This lane leaves its host, and all shared memory stays behind. When it has addresses again, be they
+    /// the same, it announces them, and both ends see whether they are on one host.
     pub fn left_host(&mut self) {
         for index in self.associations.indexes() {
             if let Some(a) = self.associations.get_mut(index) {

@@ -55,16 +55,19 @@ impl Broker {
     pub(super) fn note_departure(&mut self, id: u64, pid: u32) {
         let departures = &mut self.departures.0;
         departures.retain(|departure| departure.asker != id);
-        if !departures.iter().any(|departure| departure.pid == pid) || !self.streams_of(pid).is_empty() {
+        if !departures.iter().any(|departure| departure.pid == pid)
+            || !self.streams_of(pid).is_empty()
+        {
             return;
         }
         let departures = &mut self.departures.0;
         let done: Vec<u64> =
             departures.extract_if(.., |d| d.pid == pid).map(|departure| departure.asker).collect();
+        log!("process {pid} has left this host");
+        // Messages that were sent to a connection stay readable when it is closed.
+        done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
         let rest = self.connections.iter().filter(|(_, connection)| connection.pid == pid);
         let rest: Vec<u64> = rest.map(|(id, _)| *id).collect();
         rest.into_iter().for_each(|id| self.close(id));
-        log!("process {pid} has left this host");
-        done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
     }
 }

@@ -29,7 +29,10 @@ impl Lane {
             state.io.shut();
             state.core.paths_mut().left_host();
             state.groups.forget_interfaces();
-            state.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(&nothing))?;
+            state
+                .receivers
+                .as_mut()
+                .map_or(Ok(()), |receivers| receivers.replace_socket(&nothing))?;
             self.sleeper.more_to_wait_for();
             Ok::<(), io::Error>(())
         })?;
@@ -46,7 +49,10 @@ impl Lane {
             return Ok(());
         }
         self.enter(|state| {
-            state.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(socket))?;
+            state
+                .receivers
+                .as_mut()
+                .map_or(Ok(()), |receivers| receivers.replace_socket(socket))?;
             state.io.open_again();
             self.sleeper.more_to_wait_for();
             Ok::<(), io::Error>(())

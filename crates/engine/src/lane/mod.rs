@@ -498,8 +498,7 @@ pub(crate) const fn index_of(qpn: u32) -> u16 {
     polypath_lane::QpTable::<QpResources>::index_of(qpn)
 }
 
-/// The paths of a lane without a socket. Its identity and its random choices are the same every
-/// time.
+/// The paths of a lane without a socket. Its identity and random choices are the same every time.
 pub(crate) fn still_paths(slot: u8) -> PathManager {
     let lane = LaneIdentity { instance: 7, slot };
     PathManager::new(polypath_paths::Config::default(), lane, [7; 16])

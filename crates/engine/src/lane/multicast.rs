@@ -285,6 +285,28 @@ mod tests {
     }
 
     #[test]
+    fn another_socket_joins_all_groups_again() {
+        let mut groups = Groups::default();
+        join(&mut groups, 1, &[2, 3]);
+        groups.forget_interfaces();
+        assert_eq!(listeners(&groups, 2), [0; 0]);
+        let mut done = Vec::new();
+        groups.follow(
+            |_| vec![3, 4],
+            |_, ifindex, join| {
+                done.push((ifindex, join));
+                true
+            },
+        );
+        assert_eq!(
+            done,
+            [(3, true), (4, true)],
+            "nothing is left that the new socket never joined"
+        );
+        assert_eq!(groups.leave(group(), 1), [3, 4]);
+    }
+
+    #[test]
     fn an_interface_that_cannot_join_does_not_keep_others_from_it() {
         let mut groups = Groups::default();
         let refuse_3 = |ifindex| match ifindex {

@@ -261,8 +261,8 @@ impl Receivers {
         self.more.iter().try_for_each(|medium| self.waits.add(medium.wait_on()))
     }
 
-    /// Receives by this socket in place of the slot's, which is closed. The descriptor keeps its number, because
-    /// threads wait for it.
+    /// Receives by this socket in place of the slot's, which is closed. The descriptor keeps its number,
+    /// because threads wait for it.
     ///
     /// # Errors
     /// Those of the system.

@@ -106,4 +106,35 @@ mod tests {
             assert_eq!(fd == pairs[0].0.as_raw_fd(), many == 1, "one is waited for itself");
         }
     }
+
+    #[test]
+    fn a_descriptor_that_becomes_another_file_is_watched_as_that() {
+        let waker = Waker::new().unwrap();
+        let ready = |set: &WaitSet| waker.wait(Some(set.fd()), Duration::ZERO);
+        let [old, new, other] = [(); 3].map(|()| UnixDatagram::pair().unwrap());
+        // Another process has the old file, too, as the broker has a slot's socket.
+        let elsewhere = old.0.try_clone().unwrap();
+        let mut set = WaitSet::default();
+        let fd = old.0.as_raw_fd();
+        set.add(fd).unwrap();
+        for several in [false, true] {
+            if several {
+                set.add(other.0.as_raw_fd()).unwrap();
+            }
+            set.forget(fd);
+            let with = if several { &elsewhere } else { &new.0 };
+            crate::media::udp::replace(fd, &with.try_clone().unwrap().into()).unwrap();
+            set.watch_again(fd).unwrap();
+            let [stale, current] = if several { [&new.1, &old.1] } else { [&old.1, &new.1] };
+            stale.send(b"to the file of before").unwrap();
+            assert!(!ready(&set), "several: {several}");
+            current.send(b"to the file of now").unwrap();
+            assert!(ready(&set), "several: {several}");
+            for socket in [&old.0, &elsewhere, &new.0] {
+                socket.set_nonblocking(true).unwrap();
+                while socket.recv(&mut [0; 32]).is_ok() {}
+            }
+            assert!(!ready(&set));
+        }
+    }
 }

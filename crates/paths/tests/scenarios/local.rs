@@ -113,6 +113,29 @@ fn if_nobody_gives_a_channel_the_links_are_used() {
 }
 
 #[test]
+fn memory_is_asked_for_again_when_an_end_has_left_the_host_and_come_back() {
+    for leaver in 0..2 {
+        let mut net = joined(4);
+        net.start_traffic();
+        let here = net.hosts[leaver].local.clone();
+        let without_links = here.iter().map(|a| LocalAddress { usable: false, ..*a });
+        net.hosts[leaver].local = without_links.collect();
+        net.tell_local(leaver);
+        channel(&mut net, false);
+        net.hosts[leaver].paths.left_host();
+        net.run(Duration::from_secs(1));
+        assert_eq!(wanted(&net), 1, "{leaver}: it is away");
+        net.hosts[leaver].local = here;
+        net.tell_local(leaver);
+        net.run(Duration::from_secs(1));
+        assert!(wanted(&net) > 1, "{leaver}");
+        channel(&mut net, true);
+        net.run(Duration::from_secs(1));
+        assert!((0..2).all(|host| active_is_local(&net, host)), "{leaver}");
+    }
+}
+
+#[test]
 fn a_channel_that_only_one_end_has_carries_nothing() {
     for host in 0..2 {
         let mut net = one_host(3, [true, true]);

@@ -53,8 +53,8 @@ pub(super) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
 
 /// Makes a descriptor one for the file of another descriptor. Its own file is closed.
 pub(crate) fn replace(fd: RawFd, with: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the kernel changes the table of descriptors only. Whoever has `fd` has it for a socket of the same
-    // kind still.
+    // SAFETY: the kernel changes the table of descriptors only. Whoever has `fd` has it for a socket of the
+    // same kind still.
     check(unsafe { libc::dup3(with.as_raw_fd(), fd, libc::O_CLOEXEC) }).map(drop)
 }
 
