@@ -396,7 +396,7 @@ pub(crate) struct Move {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     pub(crate) within: u32,
-    /// Do it although ids of rdma_cm are lost; what then becomes of its connections is up to the program
+    /// Do it although ids of rdma_cm are lost, and peers are told that their connections are over
     #[arg(long)]
     pub(crate) force: bool,
 }

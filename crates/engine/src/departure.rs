@@ -86,7 +86,10 @@ impl EngineInner {
             Wait::Restored(_) => "the program leaves this host",
             Wait::Broker { .. } => "the broker is gone: queue pairs wait for another one",
         });
-        // It is closed last, because the broker takes that for the end.
+        // It ends last, because the broker takes that for the end of all. A child may have the socket, too.
+        if let Some(stream) = lock(&self.service).stream.take() {
+            stream.hang_up();
+        }
         drop(stream);
         let (within, start) = match wait {
             Wait::Restored(within) => (within, true),
@@ -106,7 +109,6 @@ impl EngineInner {
             }
         }
         drop(broker);
-        lock(&self.service).stream = None;
     }
 
     /// Waits until the process was restored, but not longer than `within`, and then until a broker takes it.

@@ -27,7 +27,8 @@ impl Broker {
         within_ms: u32,
         force: bool,
     ) -> Result<(), Refusal> {
-        let streams = self.streams_of(pid);
+        // Processes of other pid namespaces all have the number 0, and can't be told apart.
+        let streams = if pid == 0 { Vec::new() } else { self.streams_of(pid) };
         if streams.is_empty() {
             let text = format!("process {pid} uses no device here: see `polypath status`");
             return Err(Refusal::new(libc::ESRCH, text));
@@ -52,19 +53,16 @@ impl Broker {
 
     /// Takes note of the end of a connection. When the last engine of a process that leaves has gone, what
     /// else the process has here is closed, and the askers get their answers.
-    pub(super) fn note_departure(&mut self, id: u64, pid: u32) {
-        let departures = &mut self.departures.0;
-        departures.retain(|departure| departure.asker != id);
-        if !departures.iter().any(|departure| departure.pid == pid)
-            || !self.streams_of(pid).is_empty()
-        {
+    pub(super) fn note_departure(&mut self, pid: u32) {
+        let leaves = self.departures.0.iter().any(|departure| departure.pid == pid);
+        if !leaves || !self.streams_of(pid).is_empty() {
             return;
         }
-        let departures = &mut self.departures.0;
-        let done: Vec<u64> =
-            departures.extract_if(.., |d| d.pid == pid).map(|departure| departure.asker).collect();
+        let done = self.departures.0.extract_if(.., |departure| departure.pid == pid);
+        let done: Vec<u64> = done.map(|departure| departure.asker).collect();
         log!("process {pid} has left this host");
-        // Messages that were sent to a connection stay readable when it is closed.
+        // One that does not wait any more gets none. Messages that were sent to a connection stay readable when
+        // it is closed.
         done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
         let rest = self.connections.iter().filter(|(_, connection)| connection.pid == pid);
         let rest: Vec<u64> = rest.map(|(id, _)| *id).collect();

@@ -46,6 +46,7 @@ impl WaitSet {
         self.all.push(fd);
         Ok(())
     }
+
     /// Ceases to watch a descriptor that will be another file. Closing the file would not be enough, because
     /// another process may have it, too.
     pub(super) fn forget(&self, fd: RawFd) {
