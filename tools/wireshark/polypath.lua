@@ -41,6 +41,7 @@ local opcodes = {
     [0xd8] = { "Probe" },
     [0xd9] = { "ProbeReply" },
     [0xda] = { "Control" },
+    [0xdb] = { "Relay" },
     [0xdc] = { "Flush", "feth", "reth" },
     [0xdd] = { "AtomicWrite", "reth" },
 }
@@ -434,6 +435,16 @@ local function data(c, info)
     info.len = len
 end
 
+-- A packet to or from the rendezvous.
+local function relay(c, info)
+    local len = c:left() - ICRC_LEN
+    if len < 0 then
+        error({ what = "truncated" })
+    end
+    c:add(f.payload, len)
+    info.len = len
+end
+
 local function is_management(opcode)
     return opcode >= 0xd8 and opcode <= 0xda
 end
@@ -445,6 +456,8 @@ local function dissect(c, info)
         hello(c, info)
     elseif is_management(info.opcode) then
         control(c, info)
+    elseif info.opcode == 0xdb then
+        relay(c, info)
     else
         data(c, info)
     end

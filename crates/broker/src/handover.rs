@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
+
+use crate::options::Manner;
 
 /// The state that a broker needs to take another one's place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,8 +17,8 @@ pub(crate) struct State {
     pub(crate) owners: BTreeMap<u8, u32>,
     /// The interfaces and addresses with their numbers, and the paths taken down by hand.
     pub(crate) table: Table,
-    /// How long the broker stays without a program, as in `Options`.
-    pub(crate) idle_timeout: Option<Duration>,
+    /// What kind of broker it was.
+    pub(crate) manner: Manner,
 }
 
 /// Everything that the keeper has when the broker is gone.

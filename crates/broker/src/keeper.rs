@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::handover::{Handover, State};
 use crate::log::log;
+use crate::options::Manner;
 use crate::slots::Slots;
 use crate::sys::process;
 
@@ -78,14 +79,14 @@ impl Keeper {
         &mut self,
         slots: &Slots,
         table: &Table,
-        idle_timeout: Option<Duration>,
+        manner: Manner,
     ) -> io::Result<()> {
         let revision = (slots.revision(), table.generation);
         if self.told == Some(revision) {
             return Ok(());
         }
         self.pass_on(slots.sockets())?;
-        self.say(&Word::State(state_of(slots, table, idle_timeout)), None)?;
+        self.say(&Word::State(state_of(slots, table, manner)), None)?;
         self.told = Some(revision);
         Ok(())
     }
@@ -112,9 +113,9 @@ impl Keeper {
 }
 
 /// The state for the keeper.
-fn state_of(slots: &Slots, table: &Table, idle_timeout: Option<Duration>) -> State {
+fn state_of(slots: &Slots, table: &Table, manner: Manner) -> State {
     let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
-    State { first: slots.first(), owners, table: table.clone(), idle_timeout }
+    State { first: slots.first(), owners, table: table.clone(), manner }
 }
 
 /// The keeper's body.
@@ -159,7 +160,7 @@ mod tests {
             first: 7,
             owners: owners.iter().copied().collect(),
             table: Table::default(),
-            idle_timeout: Some(Duration::from_secs(10)),
+            manner: Manner { idle_timeout: Some(Duration::from_secs(10)), rendezvous: false },
         })
     }
 

@@ -38,6 +38,7 @@ mod netlink;
 mod options;
 mod pings;
 mod qp1;
+mod rendezvous;
 mod rules;
 mod slots;
 mod steering;
@@ -54,7 +55,7 @@ use polypath_ipc::{Client, Hello};
 
 pub use fuzz::{fuzz_mad_stream, fuzz_message, fuzz_preamble};
 pub use lacp::{Interfaces, LacpArguments, LacpError, speak as speak_lacp};
-pub use options::{Arguments, IdleTimeout, Options, OptionsError};
+pub use options::{Arguments, IdleTimeout, Manner, Options, OptionsError};
 pub use slots::PortError;
 
 use crate::broker::Broker;
@@ -119,8 +120,8 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     };
     request_short_slices();
     let keeper = start_keeper();
-    let idle_timeout = options.idle_timeout;
-    let broker = listener.and_then(|listener| Broker::new(listener, idle_timeout, keeper, None));
+    let manner = options.manner;
+    let broker = listener.and_then(|listener| Broker::new(listener, manner, keeper, None));
     match broker {
         Ok(broker) => {
             log!("ready");
@@ -154,8 +155,8 @@ fn succeed(handover: Handover) {
         log!("the broker's name is taken: leaving it to the other");
         return;
     };
-    let idle_timeout = handover.state.idle_timeout;
-    let broker = Broker::new(listener, idle_timeout, start_keeper(), Some(handover));
+    let manner = handover.state.manner;
+    let broker = Broker::new(listener, manner, start_keeper(), Some(handover));
     if let Err(error) = broker.and_then(Broker::run) {
         log!("{error}");
     }

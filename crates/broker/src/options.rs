@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::sys::process;
 
 /// The arguments of `polypath broker` that control its run.
@@ -15,6 +17,9 @@ pub struct Arguments {
     /// End after this many seconds without a program; 0 means never
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = idle_timeout)]
     pub idle_timeout: IdleTimeout,
+    /// Pass on what hosts send here that have both got new addresses, so that they find each other
+    #[arg(long)]
+    pub rendezvous: bool,
 }
 
 /// How long the broker stays without clients and CM ids; `None` until it is told to end.
@@ -28,11 +33,20 @@ fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
     Ok(IdleTimeout(Some(duration).filter(|duration| !duration.is_zero())))
 }
 
+/// What kind of broker it is. One that takes its place is of the same kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manner {
+    /// How long it stays without clients and CM ids; `None` forever.
+    pub idle_timeout: Option<Duration>,
+    /// Whether it passes on packets of hosts that look for each other.
+    pub rendezvous: bool,
+}
+
 /// The options of the broker.
 #[derive(Debug)]
 pub struct Options {
-    /// How long it stays without clients and CM ids; `None` forever.
-    pub idle_timeout: Option<Duration>,
+    /// What kind of broker it is.
+    pub manner: Manner,
     /// The descriptor to which one line is written when clients may connect: `ready`, or the reason
     /// of a failure. Without it, another running broker is an error.
     pub ready: Option<OwnedFd>,
@@ -51,7 +65,11 @@ impl Options {
     pub fn new(arguments: &Arguments) -> Result<Self, OptionsError> {
         let ready =
             arguments.ready_fd.map(|fd| process::inherited(fd).map_err(|_| OptionsError(fd)));
-        Ok(Self { idle_timeout: arguments.idle_timeout.0, ready: ready.transpose()? })
+        let Arguments { idle_timeout: IdleTimeout(idle_timeout), rendezvous, .. } = *arguments;
+        // Its users are on other hosts.
+        let idle_timeout = idle_timeout.filter(|_| !rendezvous);
+        let manner = Manner { idle_timeout, rendezvous };
+        Ok(Self { manner, ready: ready.transpose()? })
     }
 
     /// Tells the process that started this one that clients may connect, or the reason of a
@@ -84,10 +102,17 @@ mod tests {
 
     #[test]
     fn the_idle_timeout_is_in_seconds_and_zero_means_never() {
-        assert_eq!(parse("").unwrap().idle_timeout, Some(Duration::from_secs(10)));
+        assert_eq!(parse("").unwrap().manner.idle_timeout, Some(Duration::from_secs(10)));
         let half = parse("--idle-timeout 0.5").unwrap();
-        assert_eq!(half.idle_timeout, Some(Duration::from_millis(500)));
-        assert_eq!(parse("--idle-timeout=0").unwrap().idle_timeout, None);
+        assert_eq!(half.manner.idle_timeout, Some(Duration::from_millis(500)));
+        assert_eq!(parse("--idle-timeout=0").unwrap().manner.idle_timeout, None);
+    }
+
+    #[test]
+    fn a_rendezvous_stays_without_programs() {
+        let manner = Manner { idle_timeout: None, rendezvous: true };
+        assert_eq!(parse("--rendezvous").unwrap().manner, manner);
+        assert!(!parse("").unwrap().manner.rendezvous);
     }
 
     #[test]

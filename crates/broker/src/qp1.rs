@@ -129,6 +129,19 @@ impl Qp1 {
         self.usual.send(psn, (local, remote), through, 0, mad)
     }
 
+    /// Sends a packet that is none of the broker's own. It has no ICRC yet.
+    pub(crate) fn pass_on(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+        through: u32,
+        packet: &[u8],
+    ) -> std::io::Result<()> {
+        let icrc = FlowCrc::new(&Flow::new(local, remote, self.usual.port)).compute(0, packet);
+        let to = SocketAddr::new(remote, ROCE_PORT);
+        self.usual.socket.send(&[packet, &icrc].concat(), to, local, through, 0)
+    }
+
     /// Sends a MAD. `through` is the interface to use, or 0 to follow the kernel's routes.
     pub(crate) fn send(&mut self, mad: &OutgoingMad, through: u32) -> std::io::Result<()> {
         let psn = self.next_psn();

@@ -201,8 +201,8 @@ pub(crate) enum MpAction {
 Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
 one; affinity=hash|round-robin), redundant (everything goes by two), efficient (the fewest and cheapest that
 suffice). Other settings, for all peers of a device: cost=eth0:10, primary=eth0,
-primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, ecn=on|off,
-ports=1 to 8, local=on|off, tcp=on|off|PORT. What is not named stays as it is.
+primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, rendezvous=ADDRESS,
+ecn=on|off, ports=1 to 8, local=on|off, tcp=on|off|PORT. What is not named stays as it is.
 
 A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
 subnets counts. A peer's address is the one that its queue pairs were connected to.

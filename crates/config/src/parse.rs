@@ -9,7 +9,7 @@ use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
 const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, \
-     hold, ecn, ports, local and tcp";
+     hold, rendezvous, ecn, ports, local and tcp";
 
 /// Parses a configuration file.
 ///
@@ -100,7 +100,7 @@ impl Reader<'_> {
                 "program" if self.scoped => scope.program = Some(self.string(name, value)?),
                 "device" if self.scoped => scope.device = Some(self.string(name, value)?),
                 "policy" | "affinity" | "primary" | "primary_reselect" | "updelay"
-                | "downdelay" | "hold" | "ecn" | "ports" | "local" | "tcp" => {
+                | "downdelay" | "hold" | "rendezvous" | "ecn" | "ports" | "local" | "tcp" => {
                     let written = match name {
                         "updelay" | "downdelay" => {
                             self.number(name, value, "milliseconds: write one such as 200")?
@@ -202,6 +202,9 @@ fn values(name: &str) -> &'static str {
         "tcp" => "write \"on\", \"off\", or a port such as \"4791\"",
         "primary" => "write the name of an interface",
         "hold" => "write seconds from 1 to 86400",
+        "rendezvous" => {
+            "write the address of a host that both ends can reach, such as \"10.0.0.7\""
+        }
         "ecn" => "write on or off",
         "ports" => "write a number from 1 to 8",
         _ => "write milliseconds from 0 on",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{Error, Host, Lab, Options, PATIENT, Running, share, until};
+use polypath_e2e::{Artifacts, Error, Host, Lab, Options, PATIENT, Running, share, until};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -71,8 +71,12 @@ fn wait_no_path(host: &Host) -> Result<(), Error> {
 }
 
 fn start(lab: &Lab, program: &str) -> Result<[Running; 2], Error> {
+    start_with(lab, program, SETTINGS)
+}
+
+fn start_with(lab: &Lab, program: &str, settings: &str) -> Result<[Running; 2], Error> {
     let run = |host: usize, words: &[&str]| {
-        lab.host(host).verbs(words).device(MP).env("POLYPATH_MP", SETTINGS).spawn()
+        lab.host(host).verbs(words).device(MP).env("POLYPATH_MP", settings).spawn()
     };
     let meet = lab.host(0).ipv4(0);
     if program == "rping" {
@@ -140,4 +144,44 @@ fn a_write_goes_on_when_the_only_link_was_away_and_is_in_another_subnet() -> Res
 #[test]
 fn verified_data_go_on_when_the_only_link_was_away_and_is_in_another_subnet() -> Result<(), Error> {
     the_only_link_leaves("rping")
+}
+
+/// Both hosts move at the same time, to subnets that the other has never heard of. A third one, which both
+/// reach from everywhere, passes on what each wants the other to know.
+fn both_move_at_once(program: &str) -> Result<(), Error> {
+    const ADDRESS: &str = "10.77.250.250";
+    let _share = share(PATIENT);
+    let lab = lab()?;
+    lab.in_switch(["ip", "addr", "add", &format!("{ADDRESS}/16"), "dev", "sw0"])
+        .run(LIMIT)?
+        .expect_success()?;
+    let command = Artifacts::get()?.command.to_string_lossy().into_owned();
+    let rendezvous = lab.in_switch([&*command, "broker", "--rendezvous"]).spawn()?;
+    rendezvous.wait_line("ready", LIMIT)?;
+    let programs = start_with(&lab, program, &format!("{SETTINGS},rendezvous={ADDRESS}"))?;
+    wait_progress(&lab, &programs)?;
+    for networks in [[1, 2], [3, 4]] {
+        for host in 0..2 {
+            ip(lab.host(host), "link set eth0 down\naddr flush dev eth0\n")?;
+        }
+        for host in 0..2 {
+            wait_no_path(lab.host(host))?;
+        }
+        for (host, network) in networks.into_iter().enumerate() {
+            ip(lab.host(host), "link set eth0 up\n")?;
+            renumber(&lab, host, network)?;
+        }
+        wait_progress(&lab, &programs)?;
+    }
+    rendezvous.expect_alive()
+}
+
+#[test]
+fn a_write_goes_on_when_both_ends_have_moved_at_once() -> Result<(), Error> {
+    both_move_at_once("ib_write_bw")
+}
+
+#[test]
+fn verified_data_go_on_when_both_ends_have_moved_at_once() -> Result<(), Error> {
+    both_move_at_once("rping")
 }

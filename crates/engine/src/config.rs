@@ -25,7 +25,7 @@ pub struct Config {
     pub lanes: usize,
     /// Settings of the mp device (`POLYPATH_MP`: `key=value` joined by commas, with the names of
     /// Linux bonding: policy, affinity, primary, primary_reselect, updelay and downdelay in ms, hold in s,
-    /// ecn, ports).
+    /// rendezvous, ecn, ports).
     pub bonding: Bonding,
     /// How long a lane's thread polls before it sleeps, if packets follow each other closely and a
     /// processor is idle (`POLYPATH_BUSY_POLL` in µs): 0 to 1 ms, 100 µs by default.

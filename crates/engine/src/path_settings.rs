@@ -64,6 +64,7 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         updelay: settings.updelay.unwrap_or(defaults.updelay),
         downdelay: settings.downdelay.unwrap_or(defaults.downdelay),
         hold: settings.hold.unwrap_or(defaults.hold),
+        rendezvous: settings.rendezvous,
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
         local: is_local_wanted(in_force) && !is_kind_down(table, topology::LOCAL),

@@ -106,6 +106,8 @@ pub struct Config {
     /// How long queue pairs are held without any path before the peer is given up
     /// ([`crate::PathEvent::PeerLost`]) and their retry counters run again.
     pub hold: Duration,
+    /// A host that passes new addresses on between ends that have both moved, if both ends name the same.
+    pub rendezvous: Option<IpAddr>,
     /// An association without queue pairs is kept for so long.
     pub linger: Duration,
     /// How the congestion window of each path is found.
@@ -180,6 +182,7 @@ impl Default for Config {
             trial_probes: 4,
             silent_after: Duration::from_millis(400),
             hold: Duration::from_secs(15),
+            rendezvous: None,
             linger: Duration::from_secs(5),
             congestion: CongestionControl::Cubic,
             initial_window: 64 << 10,
@@ -220,6 +223,8 @@ pub struct Usage {
     pub downdelay: Duration,
     /// As in [`Config::hold`].
     pub hold: Duration,
+    /// As in [`Config::rendezvous`].
+    pub rendezvous: Option<IpAddr>,
     /// As in [`Config::ecn`].
     pub ecn: bool,
     /// As in [`Config::ports`]. A change counts for associations that there are, too.
@@ -244,6 +249,7 @@ impl Usage {
             updelay: config.updelay,
             downdelay: config.downdelay,
             hold: config.hold,
+            rendezvous: config.rendezvous,
             ecn: config.ecn,
             ports: config.ports,
             local: config.local_window > 0,

@@ -527,6 +527,9 @@ impl PathManager {
         for pair in beyond {
             self.send_between(index, pair, body, answer);
         }
+        if matches!(body, Body::Addresses { .. }) {
+            self.send_by_rendezvous(index, body);
+        }
     }
 
     /// One packet between two addresses that make no path.

@@ -48,6 +48,7 @@ mod peers;
 mod policy;
 mod ports;
 mod probing;
+mod rendezvous;
 mod report;
 mod rtt;
 mod select;

@@ -523,6 +523,8 @@ impl PathManager {
                 PathKind::Udp | PathKind::Tcp { .. } => self.handle_hello(src, dst, kind, packet),
                 PathKind::Local { .. } => Err(Refused::UnknownSource),
             }
+        } else if packet.opcode() == Opcode::MP_RELAY {
+            self.handle_relayed(packet)
         } else if packet.opcode().is_mp_management() {
             self.handle_frame(src, dst, kind, packet)
         } else {

@@ -1,6 +1,7 @@
 //! How an mp device uses its paths: settings with the names of Linux bonding.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub enum BondingError {
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
          affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
-         ecn=on|off, ports=1 to 8, local=on|off or tcp=on|off|PORT"
+         rendezvous=ADDRESS, ecn=on|off, ports=1 to 8, local=on|off or tcp=on|off|PORT"
     )]
     Item(String),
     /// `affinity` with another policy.
@@ -65,6 +66,8 @@ pub struct Bonding {
     pub downdelay: Option<Duration>,
     /// How long queue pairs wait for a path if none to their peer lives: whole seconds, 1 to 86,400.
     pub hold: Option<Duration>,
+    /// The address of a host by which ends find each other that have both moved.
+    pub rendezvous: Option<IpAddr>,
     /// Whether routers and switches may mark the packets of paths instead of dropping them (RFC 3168).
     pub ecn: Option<bool>,
     /// How many UDP source ports each pair of addresses gets, each of which makes a path: 1 to 8.
@@ -178,6 +181,17 @@ words!(
 words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
 words!(Reselect: Always "always", Better "better", Failure "failure");
 
+/// Reads the address of a rendezvous: one that a single host may have anywhere.
+fn rendezvous(text: &str) -> Result<IpAddr, ()> {
+    let address: IpAddr = text.parse().map_err(drop)?;
+    let here = match address {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let somewhere = !here && !address.is_unspecified() && !address.is_multicast();
+    if somewhere && !address.is_loopback() { Ok(address) } else { Err(()) }
+}
+
 /// Reads a hold time.
 fn hold(text: &str) -> Result<Duration, ()> {
     let seconds = text.parse().map_err(drop)?;
@@ -228,6 +242,7 @@ impl Bonding {
             "updelay" => self.updelay = Some(ms()?),
             "downdelay" => self.downdelay = Some(ms()?),
             "hold" => self.hold = Some(hold(value)?),
+            "rendezvous" => self.rendezvous = Some(rendezvous(value)?),
             "ecn" => self.ecn = Some(on(value)?),
             "local" => self.local = Some(on(value)?),
             "tcp" => self.tcp = Some(value.parse()?),
@@ -281,6 +296,7 @@ impl Bonding {
             updelay,
             downdelay,
             hold,
+            rendezvous,
             ecn,
             ports,
             local,
@@ -292,6 +308,7 @@ impl Bonding {
             || updelay.is_some()
             || downdelay.is_some()
             || hold.is_some()
+            || rendezvous.is_some()
             || ecn.is_some()
             || ports.is_some()
             || local.is_some()
@@ -312,6 +329,7 @@ impl Bonding {
         self.updelay = other.updelay.or(self.updelay);
         self.downdelay = other.downdelay.or(self.downdelay);
         self.hold = other.hold.or(self.hold);
+        self.rendezvous = other.rendezvous.or(self.rendezvous);
         self.ecn = other.ecn.or(self.ecn);
         self.ports = other.ports.or(self.ports);
         self.local = other.local.or(self.local);
@@ -349,6 +367,7 @@ impl fmt::Display for Bonding {
             self.updelay.map(|time| format!("updelay={}", ms(time))),
             self.downdelay.map(|time| format!("downdelay={}", ms(time))),
             self.hold.map(|time| format!("hold={}", time.as_secs())),
+            self.rendezvous.map(|address| format!("rendezvous={address}")),
             self.ecn.map(|on| format!("ecn={}", if on { "on" } else { "off" })),
             self.ports.map(|ports| format!("ports={ports}")),
             self.local.map(|on| format!("local={}", if on { "on" } else { "off" })),
@@ -394,6 +413,11 @@ mod tests {
             "ecn=yes",
             "hold=0",
             "hold=86401",
+            "rendezvous=node7",
+            "rendezvous=fe80::1",
+            "rendezvous=0.0.0.0",
+            "rendezvous=239.1.2.3",
+            "rendezvous=127.0.0.1",
             "ports=0",
             "ports=9",
             "x",
@@ -412,7 +436,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
-                   downdelay=2,hold=3,ecn=on";
+                   downdelay=2,hold=3,rendezvous=10.0.0.7,ecn=on";
         let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on,tcp=on";
         for text in [
             "tcp=off",

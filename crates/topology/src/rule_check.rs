@@ -18,8 +18,8 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay, downdelay, hold, ecn, ports, local and tcp are the same \
-         for all peers of a device: set them without naming a peer or a queue pair"
+        "cost, primary, primary_reselect, updelay, downdelay, hold, rendezvous, ecn, ports, local and tcp \
+         are the same for all peers of a device: set them without naming a peer or a queue pair"
     )]
     OfDevice,
     /// A delay that is too long.

@@ -43,6 +43,7 @@ pub mod opcode;
 pub mod packet;
 pub mod pcapng;
 pub mod psn;
+pub mod relay;
 
 pub use bth::Bth;
 pub use error::ParseError;

@@ -59,6 +59,7 @@ pub(crate) mod op {
     pub(crate) const MP_PROBE: u8 = 0x18;
     pub(crate) const MP_PROBE_REPLY: u8 = 0x19;
     pub(crate) const MP_CONTROL: u8 = 0x1a;
+    pub(crate) const MP_RELAY: u8 = 0x1b;
     pub(crate) const FLUSH: u8 = 0x1c;
     pub(crate) const ATOMIC_WRITE: u8 = 0x1d;
 }
@@ -104,6 +105,7 @@ const ONLY: u32 = set(&[
     op::MP_PROBE,
     op::MP_PROBE_REPLY,
     op::MP_CONTROL,
+    op::MP_RELAY,
 ]);
 const SEND: u32 = set(&[
     op::SEND_FIRST,
@@ -133,7 +135,7 @@ const ATOMIC: u32 = set(&[op::CMP_SWAP, op::FETCH_ADD]);
 const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
 pub(crate) const REQUEST: u32 =
     SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST, op::FLUSH, op::ATOMIC_WRITE]);
-const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL]);
+const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL, op::MP_RELAY]);
 const RC_KNOWN: u32 = REQUEST | RESPONSE;
 const UC_KNOWN: u32 = (SEND | WRITE) & !set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
 const UD_KNOWN: u32 = set(&[op::SEND_ONLY, op::SEND_ONLY_IMM]);
@@ -237,6 +239,8 @@ opcodes! {
     MP_PROBE_REPLY = MP | op::MP_PROBE_REPLY;
     /// Polypath: change of a path set.
     MP_CONTROL = MP | op::MP_CONTROL;
+    /// Polypath: a packet that goes through a third host ([`relay`](crate::relay)).
+    MP_RELAY = MP | op::MP_RELAY;
     /// Polypath: acknowledgement with a selective part.
     MP_ACK = MP | op::ACK;
 }
@@ -501,7 +505,7 @@ mod tests {
 
     #[test]
     fn management_opcodes_are_no_data() {
-        for o in [Opcode::MP_PROBE, Opcode::MP_PROBE_REPLY, Opcode::MP_CONTROL] {
+        for o in [Opcode::MP_PROBE, Opcode::MP_PROBE_REPLY, Opcode::MP_CONTROL, Opcode::MP_RELAY] {
             assert!(o.is_mp() && o.is_mp_management() && !o.has_mp_header());
             assert!(!o.is_request() && !o.is_response());
             assert_eq!(o.base(), o);
@@ -509,6 +513,7 @@ mod tests {
         assert_eq!(Opcode::MP_PROBE.0, 0xd8);
         assert_eq!(Opcode::MP_PROBE_REPLY.0, 0xd9);
         assert_eq!(Opcode::MP_CONTROL.0, 0xda);
+        assert_eq!(Opcode::MP_RELAY.0, 0xdb);
     }
 
     #[test]
@@ -526,7 +531,7 @@ mod tests {
     #[test]
     fn undefined_operations_belong_to_no_service() {
         for v in
-            [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdb, 0xde, 0x3c, 0x7d, 0xe0]
+            [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdf, 0xde, 0x3c, 0x7d, 0xe0]
         {
             assert_eq!(Opcode(v).service(), Service::Unknown, "{v:#x}");
         }

@@ -9,8 +9,10 @@ use super::{Broker, FILE, TURN, token};
 use crate::files::Delivery;
 use crate::log::log;
 use crate::qp1;
+use crate::rendezvous::Rendezvous;
 use crate::sys::epoll::{Event, Interest};
 use crate::sys::process::now;
+use crate::sys::udp::Datagram;
 
 impl Broker {
     pub(super) fn receive_mads(&mut self) {
@@ -24,6 +26,12 @@ impl Broker {
                     return;
                 }
             };
+            if self.manner.rendezvous
+                && Rendezvous::is_for(&buffer[..datagram.len.min(buffer.len())])
+            {
+                self.pass_on(&datagram, &buffer);
+                continue;
+            }
             match qp1::parse(&datagram, &buffer) {
                 Ok((from, mad)) => {
                     self.counters.qp1_mads_received += 1;
@@ -35,6 +43,19 @@ impl Broker {
                 }
                 Err(reason) => reason.count(&mut self.counters),
             }
+        }
+    }
+
+    /// Passes a packet on between two hosts that look for each other.
+    fn pass_on(&mut self, datagram: &Datagram, buffer: &[u8]) {
+        let Some((to, packet)) = self.rendezvous.take(now(), datagram, buffer) else { return };
+        let ours = self.host.has_address(to.remote);
+        let through = if ours { 0 } else { to.ifindex };
+        if let Err(error) = self.qp1.pass_on(to.local, to.remote, through, &packet)
+            && error.to_string() != self.last_send_error
+        {
+            log!("passing on a packet to {}: {error}", to.remote);
+            self.last_send_error = error.to_string();
         }
     }
 

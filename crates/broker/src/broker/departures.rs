@@ -61,8 +61,8 @@ impl Broker {
         let done = self.departures.0.extract_if(.., |departure| departure.pid == pid);
         let done: Vec<u64> = done.map(|departure| departure.asker).collect();
         log!("process {pid} has left this host");
-        // One that does not wait any more gets none. Messages that were sent to a connection stay readable when
-        // it is closed.
+        // One that does not wait any more gets none. Messages that were sent to a connection stay readable
+        // when it is closed.
         done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
         let rest = self.connections.iter().filter(|(_, connection)| connection.pid == pid);
         let rest: Vec<u64> = rest.map(|(id, _)| *id).collect();

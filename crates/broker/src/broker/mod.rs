@@ -36,8 +36,10 @@ use crate::handover::Handover;
 use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::log::log;
+use crate::options::Manner;
 use crate::pings::Pings;
 use crate::qp1::Qp1;
+use crate::rendezvous::Rendezvous;
 use crate::slots::Slots;
 use crate::sys::epoll::{Epoll, Event, Interest};
 use crate::sys::process::{Signals, now};
@@ -91,7 +93,8 @@ pub(crate) struct Broker {
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,
-    idle_timeout: Option<Duration>,
+    manner: Manner,
+    rendezvous: Rendezvous,
     /// `None` if it can't be started. Then nothing takes the broker's place if it is killed.
     keeper: Option<Keeper>,
     /// Processes that have not connected yet, each with a descriptor that reports its end.
@@ -112,7 +115,7 @@ impl Broker {
     /// Creates a broker. `handover` is what a killed broker has left.
     pub(crate) fn new(
         listener: OwnedFd,
-        idle_timeout: Option<Duration>,
+        manner: Manner,
         keeper: Option<Keeper>,
         handover: Option<Handover>,
     ) -> Result<Self, Error> {
@@ -148,7 +151,8 @@ impl Broker {
             lacp: None,
             config: ConfigStatus::default(),
             started: now(),
-            idle_timeout,
+            manner,
+            rendezvous: Rendezvous::default(),
             keeper,
             orphans: BTreeMap::new(),
             idle_since: Some(now()),
@@ -212,7 +216,8 @@ impl Broker {
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        let idle = self.idle_since.zip(self.idle_timeout).map(|(since, timeout)| since + timeout);
+        let idle =
+            self.idle_since.zip(self.manner.idle_timeout).map(|(since, timeout)| since + timeout);
         let others = [
             self.gatherings.next_deadline(),
             self.pings.next_deadline(),
@@ -347,7 +352,7 @@ impl Broker {
     /// connected is accepted first. A process that connects later finds the connection closed
     /// before its first answer, and starts another broker.
     fn is_idle_for_good(&mut self, now: Duration) -> Result<bool, Error> {
-        let Some((since, timeout)) = self.idle_since.zip(self.idle_timeout) else {
+        let Some((since, timeout)) = self.idle_since.zip(self.manner.idle_timeout) else {
             return Ok(false);
         };
         if now < since + timeout {
@@ -367,13 +372,13 @@ impl Broker {
     pub(super) fn inform_keeper(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         let table = self.host.table();
-        if keeper.remember(&self.slots, table, self.idle_timeout).is_ok() {
+        if keeper.remember(&self.slots, table, self.manner).is_ok() {
             return;
         }
         log!("the keeper is gone; starting another");
         self.keeper = crate::start_keeper();
         if let Some(keeper) = &mut self.keeper
-            && let Err(error) = keeper.remember(&self.slots, table, self.idle_timeout)
+            && let Err(error) = keeper.remember(&self.slots, table, self.manner)
         {
             log!("telling the keeper: {error}");
             self.keeper = None;

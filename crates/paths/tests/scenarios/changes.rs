@@ -352,6 +352,45 @@ fn hosts_that_have_both_moved_find_each_other_at_the_old_addresses() {
     }
 }
 
+/// Both hosts get addresses at once that neither has ever had.
+#[test]
+fn hosts_that_have_both_moved_to_new_addresses_find_each_other_at_the_rendezvous() {
+    for seed in 0..10 {
+        for named in [[true, true], [true, false], [false, true], [false, false]] {
+            let rendezvous = |named: bool| named.then_some(RENDEZVOUS);
+            let config = |named| Config { rendezvous: rendezvous(named), ..Config::default() };
+            let mut net = Net::with(seed, 2, named.map(config));
+            net.connect();
+            net.start_traffic();
+            net.run(200 * MS);
+            net.links[0].loss_per_mille = 100;
+            let old = [0, 1].map(|host| net.hosts[host].local.clone());
+            for host in 0..2 {
+                net.hosts[host].local.clear();
+                net.tell_local(host);
+            }
+            net.run(Duration::from_secs(1));
+            for (host, had) in old.iter().enumerate() {
+                let elsewhere = |n: u8| LocalAddress {
+                    ip: [10, 7, n, host as u8 + 1].into(),
+                    ..had[usize::from(n)]
+                };
+                net.hosts[host].local = vec![elsewhere(0), elsewhere(1)];
+                net.tell_local(host);
+            }
+            net.run(Duration::from_secs(4));
+            let both = named == [true, true];
+            let found = [0, 1].map(|host| net.up_paths(host) > 0);
+            assert_eq!(found, [both; 2], "seed {seed} {named:?}");
+            if both {
+                let before = net.hosts[0].acked;
+                net.run(Duration::from_secs(1));
+                assert!(net.hosts[0].acked > before + 100, "seed {seed}");
+            }
+        }
+    }
+}
+
 /// A late packet of a path that left the set must never pass for one of the path that has its number now,
 /// whether the path left because it had died or because there was a better pair.
 #[test]

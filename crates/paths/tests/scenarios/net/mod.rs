@@ -4,7 +4,7 @@
 mod seen;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use polypath_paths::{
@@ -12,7 +12,10 @@ use polypath_paths::{
     PathOptions, PathTag, PeerId, StreamEnds,
 };
 use polypath_wire::packet::Packet;
+use polypath_wire::relay::{RENDEZVOUS_QPN, Relay, Token};
 
+/// A third host that both reach by any of their addresses.
+pub(crate) const RENDEZVOUS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 9, 1));
 /// What all packets come by, unless a test says otherwise.
 pub(crate) const UDP: PathKind = PathKind::Udp;
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -141,6 +144,8 @@ pub(crate) struct Net {
     flying: BTreeMap<(Duration, u64), Flying>,
     sequence: u64,
     next_tick: Duration,
+    /// The hosts that the rendezvous knows, by their tokens.
+    met: BTreeMap<Token, usize>,
     /// Every control packet that flew, for replay.
     pub(crate) log: Vec<Flying>,
     pub(crate) keep_log: bool,
@@ -220,6 +225,7 @@ impl Net {
             flying: BTreeMap::new(),
             sequence: 0,
             next_tick: MS,
+            met: BTreeMap::new(),
             log: Vec::new(),
             keep_log: false,
         }
@@ -530,6 +536,11 @@ impl Net {
         if self.udp_blocked {
             return;
         }
+        if let Wire::Control(bytes) = &wire
+            && dst == RENDEZVOUS
+        {
+            return self.at_rendezvous(from, bytes);
+        }
         // The n-th address of each host is on the n-th link.
         let place = |host: usize, ip| self.hosts[host].local.iter().position(|a| a.ip == ip);
         let Some(number) = place(from, src) else { return };
@@ -548,6 +559,22 @@ impl Net {
         if !cut && up && to_same_link {
             self.fly(from, &link, flying);
         }
+    }
+
+    /// What the rendezvous does.
+    fn at_rendezvous(&mut self, from: usize, bytes: &[u8]) {
+        let passed_on = Packet::parse_body_with(bytes, |packet| {
+            assert_eq!(packet.headers.bth.dest_qpn, RENDEZVOUS_QPN);
+            let relay = Relay::decode(packet.payload).expect("a manager sends what can be read");
+            self.met.insert(relay.from, from);
+            let to = *self.met.get(&relay.to)?;
+            Some((to, relay.encode(((to as u32) + 1) << 16)))
+        });
+        let Some((to, packet)) = passed_on.unwrap() else { return };
+        let Some(dst) = self.hosts[to].local.first().map(|local| local.ip) else { return };
+        let (src, kind, wire) = (RENDEZVOUS, UDP, Wire::Control(packet));
+        let link = self.links[0].clone();
+        self.fly(from, &link, Flying { to, src, dst, kind, wire });
     }
 
     fn fly(&mut self, from: usize, link: &Link, flying: Flying) {
