@@ -417,7 +417,7 @@ pub(crate) struct Broker {
     #[command(flatten)]
     pub(crate) options: polypath_broker::Arguments,
     /// Shut down the running broker instead
-    #[arg(long, conflicts_with_all = ["idle_timeout", "ready_fd"])]
+    #[arg(long, conflicts_with_all = ["idle_timeout", "ready_fd", "rendezvous"])]
     pub(crate) shutdown: bool,
     /// Shut down even if programs are using it; their connections break
     #[arg(long, requires = "shutdown")]

@@ -11,6 +11,7 @@ use std::io::{PipeReader, PipeWriter};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
+use polypath_ipc::message::Request;
 use polypath_ipc::{Client, EventStream, Hello, IpcError};
 use polypath_topology::Table;
 
@@ -158,6 +159,8 @@ impl EngineInner {
             sockets.push((lane, client.open_lane_on(lane.slot)?.socket));
         }
         let (stream, table) = Client::connect(hello)?.subscribe()?;
+        // The broker may have ended in between, or another one may have taken its place.
+        client.call(&Request::Ping)?;
         self.can_end(&stream)?;
         for (lane, socket) in sockets {
             if let Err(error) = lane.arrive(&socket) {

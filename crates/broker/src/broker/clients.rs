@@ -204,6 +204,6 @@ impl Broker {
         }
         self.forget_lacp(id);
         self.forget_rules_of(pid);
-        self.note_departure(pid);
+        self.note_departure(id);
     }
 }

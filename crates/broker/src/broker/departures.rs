@@ -8,14 +8,19 @@ use super::Broker;
 use super::requests::Refusal;
 use crate::log::log;
 
-/// The processes that leave, each with the connection that asked for it.
+/// The processes that leave.
 #[derive(Debug, Default)]
 pub(super) struct Departures(Vec<Departure>);
 
 #[derive(Debug)]
 struct Departure {
+    /// The connection that asked for it.
     asker: u64,
     pid: u32,
+    /// The streams of its engines, as far as they have not ended.
+    streams: Vec<u64>,
+    /// What else it had when it was asked. An engine may be back already while another one leaves.
+    others: Vec<u64>,
 }
 
 impl Broker {
@@ -46,26 +51,27 @@ impl Broker {
         let push = message::encode(&Push::Depart { within_ms });
         let push: Rc<[u8]> = push.map_err(|e| Refusal::new(libc::EMSGSIZE, e.to_string()))?.into();
         log!("process {pid} is asked to leave this host");
-        self.departures.0.push(Departure { asker, pid });
+        let its = self.connections.iter().filter(|(id, c)| c.pid == pid && !streams.contains(id));
+        let others = its.map(|(id, _)| *id).collect();
+        self.departures.0.push(Departure { asker, pid, streams: streams.clone(), others });
         streams.into_iter().for_each(|stream| self.send(stream, Rc::clone(&push), None));
         Ok(())
     }
 
     /// Takes note of the end of a connection. When the last engine of a process that leaves has gone, what
-    /// else the process has here is closed, and the askers get their answers.
-    pub(super) fn note_departure(&mut self, pid: u32) {
-        let leaves = self.departures.0.iter().any(|departure| departure.pid == pid);
-        if !leaves || !self.streams_of(pid).is_empty() {
-            return;
+    /// else the process had here is closed, and the asker gets its answer.
+    pub(super) fn note_departure(&mut self, id: u64) {
+        let departures = &mut self.departures.0;
+        departures
+            .iter_mut()
+            .for_each(|departure| departure.streams.retain(|stream| *stream != id));
+        let gone = departures.extract_if(.., |departure| departure.streams.is_empty());
+        for Departure { asker, pid, others, .. } in gone.collect::<Vec<_>>() {
+            log!("process {pid} has left this host");
+            // One that does not wait any more gets none. Messages that were sent to a connection stay
+            // readable when it is closed.
+            self.answer(asker, &Reply::Done, None);
+            others.into_iter().for_each(|id| self.close(id));
         }
-        let done = self.departures.0.extract_if(.., |departure| departure.pid == pid);
-        let done: Vec<u64> = done.map(|departure| departure.asker).collect();
-        log!("process {pid} has left this host");
-        // One that does not wait any more gets none. Messages that were sent to a connection stay readable
-        // when it is closed.
-        done.into_iter().for_each(|asker| self.answer(asker, &Reply::Done, None));
-        let rest = self.connections.iter().filter(|(_, connection)| connection.pid == pid);
-        let rest: Vec<u64> = rest.map(|(id, _)| *id).collect();
-        rest.into_iter().for_each(|id| self.close(id));
     }
 }
