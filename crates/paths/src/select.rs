@@ -62,7 +62,10 @@ pub(crate) fn ways(pairs: &[Pair], ports: u8) -> Vec<Way> {
 /// queue pairs were connected with; those whose addresses still exist are kept. `mine` and `theirs`
 /// are in order of preference.
 pub(crate) fn pairs(anchors: &[Pair], mine: &[Announced], theirs: &[Announced]) -> Vec<Pair> {
-    let same_host = anchors.iter().any(|(l, r)| l == r);
+    // One of the ends may have moved to the other's host after they were connected.
+    let ours = |r: &Announced| mine.iter().any(|l| l.ip == r.ip);
+    let same_host =
+        anchors.iter().any(|(l, r)| l == r) || (!theirs.is_empty() && theirs.iter().all(ours));
     let mut set = PairSet { mine, theirs, same_host, pairs: Vec::new(), interfaces: Vec::new() };
     for &(l, r) in anchors {
         let known = |list: &[Announced], ip| list.iter().copied().find(|a| a.ip == ip);
@@ -99,7 +102,8 @@ fn on_link(a: &Announced, b: &Announced) -> bool {
 struct PairSet<'a> {
     mine: &'a [Announced],
     theirs: &'a [Announced],
-    /// Whether the peer is on this host: queue pairs were connected by a pair of equal addresses.
+    /// Whether the peer is on this host: queue pairs were connected by a pair of equal addresses, or the peer
+    /// has none but ours.
     same_host: bool,
     pairs: Vec<Pair>,
     interfaces: Vec<(u16, u16)>,
@@ -287,6 +291,14 @@ mod tests {
             "1=10.0.1.1/24 2=10.0.2.1/24",
             &[("10.0.1.1", "10.0.1.1"), ("10.0.2.1", "10.0.2.1")],
         );
+    }
+
+    #[test]
+    fn a_peer_that_has_moved_to_this_host_is_reached_by_equal_addresses() {
+        let ours = "1=10.0.1.1/24 2=10.0.2.1/24";
+        let equal = ("10.0.1.1", "10.0.1.1");
+        check(("10.0.1.1", "10.0.9.9"), ours, "1=10.0.1.1/24", &[equal, ("10.0.2.1", "10.0.1.1")]);
+        check(("10.0.1.1", "10.0.9.9"), ours, "", &[]);
     }
 
     #[test]
