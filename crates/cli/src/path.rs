@@ -15,15 +15,7 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
         PathAction::Down { path, force } => (path, false, force),
         PathAction::Up { path } => (path, true, true),
     };
-    let mut broker = match Client::connect(&Hello::of_this_process("")) {
-        Err(IpcError::NoBroker) => {
-            let me = socket::user_id();
-            let users = port::broker_users();
-            let said = not_here(me, &users, "takes its paths down and up", "polypath path …");
-            return Err(said.map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused));
-        }
-        broker => broker?,
-    };
+    let mut broker = own_broker("takes its paths down and up", "polypath path …")?;
     let status = broker.status()?;
     let known = status.broker.table.down.contains(&selector);
     if up && !known {
@@ -48,9 +40,21 @@ pub(crate) fn run(action: PathAction) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Connects to this user's broker. If only others have one here, the error says who does what by which
+/// command: see [`not_here`].
+pub(crate) fn own_broker(does: &str, command: &str) -> Result<Client, CliError> {
+    match Client::connect(&Hello::of_this_process("")) {
+        Err(IpcError::NoBroker) => {
+            let said = not_here(socket::user_id(), &port::broker_users(), does, command);
+            Err(said.map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused))
+        }
+        broker => Ok(broker?),
+    }
+}
+
 /// The error text if this user has no broker here, but others have one. `does` says what only the user of a
 /// broker does, and `command` by which command.
-pub(crate) fn not_here(me: u32, users: &[u32], does: &str, command: &str) -> Option<String> {
+fn not_here(me: u32, users: &[u32], does: &str, command: &str) -> Option<String> {
     let others: Vec<String> =
         users.iter().filter(|user| **user != me).map(|user| port::user_name(*user)).collect();
     let first = others.first()?;

@@ -2,10 +2,10 @@
 
 use crate::args::{MpPolicy, PolicyChange, QpPolicy};
 use crate::error::CliError;
-use crate::path::not_here;
+use crate::path::own_broker;
 use crate::text::count;
+use polypath_ipc::Status;
 use polypath_ipc::status::{PolicyStatus, ProcessStatus, QpStatus};
-use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
 use polypath_topology::RuleScope;
 use polypath_topology::rules::Origin;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,16 +38,8 @@ fn run(
     change: Option<&PolicyChange>,
     command: &str,
 ) -> Result<ExitCode, CliError> {
-    let mut broker = match Client::connect(&Hello::of_this_process("")) {
-        Err(IpcError::NoBroker) => {
-            let me = socket::user_id();
-            let does = "changes how its programs use their paths";
-            let said =
-                not_here(me, &port::broker_users(), does, &format!("polypath {command} policy …"));
-            return Err(said.map_or(CliError::Broker(IpcError::NoBroker), CliError::Refused));
-        }
-        broker => broker?,
-    };
+    let does = "changes how its programs use their paths";
+    let mut broker = own_broker(does, &format!("polypath {command} policy …"))?;
     let before = broker.status()?;
     if let Some(problem) = unknown(scope, &before) {
         return Err(CliError::Refused(problem));

@@ -15,7 +15,7 @@ use polypath_ipc::message::Request;
 use polypath_ipc::{Client, EventStream, Hello, IpcError};
 use polypath_topology::Table;
 
-use crate::engine_inner::{EngineInner, accept_streams, ipc_error};
+use crate::engine_inner::{EngineInner, accept_streams};
 use crate::log;
 use crate::notify::lock;
 
@@ -164,9 +164,7 @@ impl EngineInner {
         self.can_end(&stream)?;
         for (lane, socket) in sockets {
             if let Err(error) = lane.arrive(&socket) {
-                let error =
-                    ipc_error(&IpcError::Io { doing: "taking a slot's socket", source: error });
-                log::warn(&format!("slot {}: {error}", lane.slot));
+                log::warn(&format!("slot {}: taking its socket: {error}", lane.slot));
             }
             accept_streams(&mut client, lane);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::Lane;
+use super::{Lane, State};
 use crate::media::udp;
 
 impl Lane {
@@ -29,10 +29,7 @@ impl Lane {
             state.io.shut();
             state.core.paths_mut().left_host();
             state.groups.forget_interfaces();
-            state
-                .receivers
-                .as_mut()
-                .map_or(Ok(()), |receivers| receivers.replace_socket(&nothing))?;
+            state.hear_by(&nothing)?;
             self.sleeper.more_to_wait_for();
             Ok::<(), io::Error>(())
         })?;
@@ -49,15 +46,19 @@ impl Lane {
             return Ok(());
         }
         self.enter(|state| {
-            state
-                .receivers
-                .as_mut()
-                .map_or(Ok(()), |receivers| receivers.replace_socket(socket))?;
+            state.hear_by(socket)?;
             state.io.open_again();
             self.sleeper.more_to_wait_for();
             Ok::<(), io::Error>(())
         })?;
         self.sleeper.wake();
         Ok(())
+    }
+}
+
+impl State {
+    /// Hears by this socket in place of the one before.
+    fn hear_by(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        self.receivers.as_mut().map_or(Ok(()), |receivers| receivers.replace_socket(socket))
     }
 }
