@@ -44,6 +44,8 @@ local opcodes = {
     [0xdb] = { "Relay" },
     [0xdc] = { "Flush", "feth", "reth" },
     [0xdd] = { "AtomicWrite", "reth" },
+    [0xde] = { "Datagram", "deth" },
+    [0xdf] = { "DatagramImm", "deth", "imm" },
 }
 
 local opcode_names = { [UD_SEND_ONLY] = "UD.SendOnly" }
@@ -228,6 +230,14 @@ function headers.feth(c)
     leave()
 end
 
+function headers.deth(c)
+    local leave = c:enter(8, "Datagram Extended Transport Header")
+    c:add(f.qkey, 4)
+    c:take(1)
+    c:add(f.src_qpn, 3)
+    leave()
+end
+
 function headers.reth(c)
     local leave = c:enter(16, "RDMA Extended Transport Header")
     c:add(f.va, 8)
@@ -312,12 +322,8 @@ local function addresses(c, count)
 end
 
 local function hello(c, info)
-    local leave = c:enter(8, "Datagram Extended Transport Header")
-    c:add(f.qkey, 4)
-    c:take(1)
-    c:add(f.src_qpn, 3)
-    leave()
-    leave = c:enter(c:left() - ICRC_LEN, "Polypath Handshake")
+    headers.deth(c)
+    local leave = c:enter(c:left() - ICRC_LEN, "Polypath Handshake")
     c:take(4)
     if c:add(f.proto_version, 1):uint() ~= 1 then
         c.tree:add_proto_expert_info(unknown_version)

@@ -53,6 +53,32 @@ fn datagrams_leave_a_link_that_is_silent() -> Result<(), Error> {
     survives(|lab| lab.cut(0, Direction::Both), |lab| lab.heal(0))
 }
 
+/// `ibv_ud_pingpong` stands still for ever after a datagram that is lost, and ends too early after one that
+/// comes twice. Its address handles are of the link that dies.
+#[test]
+fn datagrams_by_two_paths_come_once_and_are_not_lost_with_a_path() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let common = ["ibv_ud_pingpong", "-d", "mp0", "-g", "1", "-n", "100000"];
+    let run = |host: usize, server: &[&str]| {
+        let words = common.iter().chain(server);
+        lab.host(host).verbs(words).env("POLYPATH_MP", "policy=redundant").spawn()
+    };
+    let server = run(0, &[])?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let client = run(1, &[&lab.host(0).ipv4(1)])?;
+    until("datagrams by two paths", LIMIT, || {
+        client.expect_alive()?;
+        let status = lab.host(1).status()?;
+        let copies = status.pointer("/processes/0/drops/datagram_copies");
+        Ok((copies.and_then(serde_json::Value::as_u64) > Some(1000)).then_some(()))
+    })?;
+    lab.cut(0, Direction::Both)?;
+    client.finish(LIMIT)?.expect_success()?;
+    server.finish(LIMIT)?.expect_success()?;
+    Ok(())
+}
+
 /// A member of a group and a sender to it.
 fn group(lab: &Lab) -> Result<[Running; 2], Error> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/groups.c");

@@ -285,7 +285,7 @@ fn inline_room(request: &QpRequest) -> u32 {
 /// fails with [`WcStatus::LocQpOpErr`](polypath_verbs::WcStatus::LocQpOpErr), as on Linux rxe.
 #[cold]
 fn foreign(target: &UdTarget<'_>) -> UdDestination {
-    UdDestination { path: PathId::NONE, qpn: target.qpn, qkey: target.qkey }
+    UdDestination { path: PathId::NONE, twin: PathId::NONE, qpn: target.qpn, qkey: target.qkey }
 }
 
 /// The lane's name for the path of an address handle.
@@ -307,8 +307,9 @@ fn ud_destination(
             path
         }
     };
-    let path = paths.ud_route_to(io.now, path, target.qpn);
-    Ok(UdDestination { path, qpn: target.qpn, qkey: target.qkey })
+    let routed = paths.ud_route_to(io.now, path, target.qpn);
+    let [path, twin] = paths.ud_twins(path, target.qpn).unwrap_or([routed, PathId::NONE]);
+    Ok(UdDestination { path, twin, qpn: target.qpn, qkey: target.qkey })
 }
 
 impl QueuePair for Qp {

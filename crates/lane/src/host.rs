@@ -9,8 +9,8 @@ use polypath_transport::{
     Paths, QueuePair, Queues, RemoteAccess, RemoteKey, ThawError, Unread,
 };
 use polypath_types::{
-    Completion, CqSide, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, Sge,
-    TwoPaths, Want,
+    Completion, CqSide, DatagramCopies, FlushScope, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr,
+    Route, Sge, TwoPaths, Want,
 };
 
 use crate::outside::{NotSent, Outside, Overrun};
@@ -316,6 +316,10 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
     fn route_without_window(&self, peer: PeerId) -> Option<PathId> {
         let route = self.route(peer)?;
         Some(self.shared.paths.with_buffer(peer, route.path))
+    }
+
+    fn number_datagram(&mut self, paths: [PathId; 2]) -> Option<DatagramCopies> {
+        self.shared.paths.number_datagram(paths)
     }
 
     fn is_reachable(&self, peer: PeerId) -> bool {

@@ -62,6 +62,8 @@ pub enum Refusal {
     WrongSource,
     /// The P_Key is not ours.
     WrongPkey,
+    /// The other copy of a datagram that was sent by two paths has come before.
+    Copy,
 }
 
 impl<Q> Lane<Q> {
@@ -113,6 +115,11 @@ impl<Q> Lane<Q> {
             // Datagrams have no path. Shared memory is only for those that know theirs.
             if arrival.kind != PathKind::Udp {
                 return Err(Refusal::WrongSource);
+            }
+            if packet.headers.mp.is_some()
+                && self.shared.paths.is_datagram_copy(arrival.src, packet)
+            {
+                return Err(Refusal::Copy);
             }
             let grh = Grh {
                 src: arrival.src,

@@ -10,6 +10,7 @@ use crate::id::{ByNumber, PathNumber};
 use crate::key::{Key, Nonce, ReplayWindow};
 use crate::message::{Announced, MAX_ADDRESSES};
 use crate::path::Past;
+use crate::seen::Seen;
 use crate::select::Pair;
 use polypath_types::{PathId, PeerAbilities, PeerId};
 
@@ -86,6 +87,9 @@ pub(crate) struct Association {
     pub(crate) has_several_kinds: bool,
     /// Which of its paths share a bottleneck; `None` while no two have carried data together.
     pub(crate) coupling: Option<Box<Coupling>>,
+    /// The datagrams that were sent by two paths, wrapping, and those that came.
+    pub(crate) datagrams_sent: u32,
+    pub(crate) datagrams_seen: Option<Box<Seen>>,
     /// Since when it has no queue pairs.
     pub(crate) unused_since: Option<Duration>,
 }
@@ -136,6 +140,8 @@ impl Association {
             has_tcp: false,
             has_several_kinds: false,
             coupling: None,
+            datagrams_sent: 0,
+            datagrams_seen: None,
             unused_since: None,
         }
     }

@@ -131,6 +131,9 @@ pub struct Config {
     /// What we tell peers: whether our answers say that packets came with a mark of congestion
     /// ([`PeerAbilities::echoes_marks`]). An older version does not.
     pub echoes_marks: bool,
+    /// What we tell peers: whether datagrams that come by two paths are taken once
+    /// ([`PeerAbilities::drops_copies`]). An older version does not.
+    pub drops_copies: bool,
     /// Whether packets to peers that echo marks may be marked by the network (RFC 3168).
     pub ecn: bool,
     /// How many source ports each pair of addresses gets, each of which makes a path: 1 to
@@ -158,6 +161,7 @@ impl Config {
             reach: self.reach,
             joins_reads: self.joins_reads,
             echoes_marks: self.echoes_marks,
+            drops_copies: self.drops_copies,
             local: self.local_window > 0,
             tcp: self.tcp_window > 0,
         }
@@ -192,6 +196,7 @@ impl Default for Config {
             reach: 16 << 20,
             joins_reads: true,
             echoes_marks: true,
+            drops_copies: true,
             ecn: true,
             ports: 1,
             local_window: 0,
@@ -260,6 +265,12 @@ impl Usage {
     /// How the paths to a peer with this address are used.
     pub(crate) fn mode_of(&self, remote: IpAddr) -> Mode {
         self.peers.iter().find(|peer| peer.covers(remote)).map_or(self.mode, |peer| peer.mode)
+    }
+
+    /// Whether any peer is sent everything by two paths.
+    pub(crate) fn has_redundant(&self) -> bool {
+        let mut modes = self.peers.iter().map(|peer| peer.mode).chain([self.mode]);
+        modes.any(|mode| mode == Mode::Redundant)
     }
 }
 

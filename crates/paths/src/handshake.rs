@@ -462,6 +462,7 @@ mod tests {
                     reach: 256,
                     joins_reads: true,
                     echoes_marks: true,
+                    drops_copies: true,
                     local: false,
                     tcp: false,
                 },

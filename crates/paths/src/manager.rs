@@ -97,6 +97,8 @@ pub struct PathManager {
     pub(crate) lane: LaneIdentity,
     pub(crate) make_policy: Option<MakePolicy>,
     pub(crate) usage: Usage,
+    /// Whether any peer is sent everything by two paths.
+    pub(crate) sends_twice: bool,
     /// The version of what the next association announces: one more than before, once that has changed in
     /// other ways than by addresses.
     pub(crate) first_version: u32,
@@ -131,6 +133,7 @@ impl PathManager {
     /// association numbers are made from it.
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
+            sends_twice: Usage::of(&config).has_redundant(),
             usage: Usage::of(&config),
             first_version: 1,
             kept_to: BTreeMap::new(),

@@ -25,7 +25,7 @@
 //! | 56 | the sender's number for the association (4); HELLO: zero |
 //! | 60 | bytes of payload that the sender's receive buffer takes (4) |
 //! | 64 | capabilities (4), see below: bits 0 path sets; 1 joins READs; 2, 16 to 18 ports; 3 local paths; |
-//! |    | 4 echoes marks; 5 TCP paths; 8 to 12 reach |
+//! |    | 4 echoes marks; 5 TCP paths; 6 drops copies of datagrams; 8 to 12 reach |
 //! | 68 | version of the address list (4) |
 //! | 72 | addresses: 20 bytes each, see below |
 //! | end | HELLO: 16 zero bytes; else authentication code (16) |
@@ -108,6 +108,7 @@ const CAPABILITY_ECHOES_MARKS: u32 = 1 << 4;
 const CAPABILITY_PORTS: u32 = 1 << 2;
 const CAPABILITY_LOCAL: u32 = 1 << 3;
 const CAPABILITY_TCP: u32 = 1 << 5;
+const CAPABILITY_DROPS_COPIES: u32 = 1 << 6;
 const REACH_SHIFT: u32 = 8;
 const REACH_MASK: u32 = 0x1f;
 const PORTS_SHIFT: u32 = 16;
@@ -241,10 +242,11 @@ impl Hello {
 fn bits_of(abilities: PeerAbilities) -> u32 {
     let joins_reads = if abilities.joins_reads { CAPABILITY_JOINS_READS } else { 0 };
     let echoes_marks = if abilities.echoes_marks { CAPABILITY_ECHOES_MARKS } else { 0 };
+    let drops_copies = if abilities.drops_copies { CAPABILITY_DROPS_COPIES } else { 0 };
     let local = if abilities.local { CAPABILITY_LOCAL } else { 0 };
     let tcp = if abilities.tcp { CAPABILITY_TCP } else { 0 };
     let reach = abilities.reach.checked_ilog2().unwrap_or(0) << REACH_SHIFT;
-    joins_reads | echoes_marks | local | tcp | reach
+    joins_reads | echoes_marks | drops_copies | local | tcp | reach
 }
 
 fn abilities_of(capabilities: u32) -> PeerAbilities {
@@ -256,6 +258,7 @@ fn abilities_of(capabilities: u32) -> PeerAbilities {
         reach,
         joins_reads: capabilities & CAPABILITY_JOINS_READS != 0,
         echoes_marks: capabilities & CAPABILITY_ECHOES_MARKS != 0,
+        drops_copies: capabilities & CAPABILITY_DROPS_COPIES != 0,
         local: capabilities & CAPABILITY_LOCAL != 0,
         tcp: capabilities & CAPABILITY_TCP != 0,
     }

@@ -27,6 +27,7 @@ impl PathManager {
         let before = core::mem::replace(&mut self.usage, usage.clone());
         let Usage { mode, primary, primary_reselect, updelay, downdelay, .. } = *usage;
         let Usage { hold, ecn, ports, local, tcp, .. } = *usage;
+        self.sends_twice = usage.has_redundant();
         self.config.mode = mode;
         self.config.costs.clone_from(&usage.costs);
         self.config.primary = primary;

@@ -162,7 +162,12 @@ impl Simulation {
                     let path = host.lane.paths_mut().ud_path(EPOCH, local, remote, options);
                     let path = path.expect("there is room for a simulation's paths").0;
                     let qpn = plan.ends[1 - e].qpn;
-                    to[e] = Some(UdDestination { path: PathId(path), qpn, qkey: QKEY });
+                    to[e] = Some(UdDestination {
+                        path: PathId(path),
+                        twin: PathId::NONE,
+                        qpn,
+                        qkey: QKEY,
+                    });
                 }
             }
             ud.push(to);

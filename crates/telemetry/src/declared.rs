@@ -209,6 +209,9 @@ counters! {
         /// Further copies of packets to multicast groups, which came by another interface of the device.
         #[unit(Packets)]
         pub group_copies: u64,
+        /// Further copies of datagrams that the peer sent by two paths, which came after the first one.
+        #[unit(Packets)]
+        pub datagram_copies: u64,
         /// Packets that the kernel refused to send; the path's `send_errors` say why.
         #[unit(Packets)]
         pub unsent: u64,

@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use polypath_types::{
-    Completion, CqSide, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route, TwoPaths, Want,
+    Completion, CqSide, DatagramCopies, PathId, PathTag, PeerId, Pick, QpEvent, RecvWr, Route,
+    TwoPaths, Want,
 };
 
 use crate::burst::Burst;
@@ -73,6 +74,11 @@ pub trait Paths {
     /// route.
     fn pick(&mut self, peer: PeerId, _want: &Want) -> Pick {
         self.route(peer).map_or(Pick::NoPath, Pick::Route)
+    }
+    /// Numbers a datagram that goes by these two paths. `None`: it goes by the first one alone. By default
+    /// each datagram does.
+    fn number_datagram(&mut self, _paths: [PathId; 2]) -> Option<DatagramCopies> {
+        None
     }
     /// The path for packets that no window holds back. By default this is that of the only route.
     fn route_without_window(&self, peer: PeerId) -> Option<PathId> {

@@ -11,7 +11,8 @@ mod work;
 pub use access::{Access, FlushScope, Placement};
 pub use completion::{Completion, CqSide, NetworkHeader, WcOpcode, WcStatus};
 pub use path::{
-    Class, PathId, PathKind, PathTag, PeerAbilities, PeerId, Pick, Route, Twin, TwoPaths, Want,
+    Class, DatagramCopies, PathId, PathKind, PathTag, PeerAbilities, PeerId, Pick, Route, Twin,
+    TwoPaths, Want,
 };
 pub use queue_pair::{AhAttr, MigState, QpAttr, QpAttrMask, QpConfig, QpEvent, QpState, QpType};
 pub use work::{PostError, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Sges, UdDestination};

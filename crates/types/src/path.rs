@@ -74,6 +74,8 @@ pub struct PeerAbilities {
     pub joins_reads: bool,
     /// It says in its answers when packets came with a mark of congestion (RFC 3168).
     pub echoes_marks: bool,
+    /// It takes one copy only of a datagram that is sent by two paths.
+    pub drops_copies: bool,
     /// It can have paths through shared memory.
     pub local: bool,
     /// It can have paths over TCP.
@@ -110,6 +112,17 @@ pub struct Twin {
     /// The bytes of copies that the path takes, counted like those of a window. If a copy does not fit, it
     /// is left out.
     pub window: u32,
+}
+
+/// What tells the copies of a datagram, which is sent by two paths, from other datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramCopies {
+    /// The tags of the two paths.
+    pub tags: [PathTag; 2],
+    /// The receiver's number for the association of the two lanes.
+    pub association: u32,
+    /// The number of datagrams that were sent by two paths of the association before, wrapping.
+    pub number: u32,
 }
 
 /// The path set of a multi-path peer, as it looks to who thinks of two paths (automatic path migration).

@@ -120,6 +120,8 @@ pub struct UdDestination {
     /// [`PathId::NONE`] if the address handle belongs to another protection domain than the queue pair;
     /// the work request then fails.
     pub path: PathId,
+    /// The path of the second copy, if the datagram is to be sent by two; else [`PathId::NONE`].
+    pub twin: PathId,
     /// Remote queue pair number, 24 bits.
     pub qpn: u32,
     /// The Q_Key. If its highest bit is set, the queue pair's own Q_Key is sent instead (IBTA 10.2.5).

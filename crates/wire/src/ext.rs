@@ -357,17 +357,20 @@ impl AtomicAckEth {
 /// place the packet whatever has arrived before. In responses `msg`, `offset` and `recv` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MpHeader {
-    /// Flags, 4 bits: [`MpHeader::TWICE`] and [`MpHeader::MARKED`]. Senders send 0 for the others, and
-    /// receivers ignore them.
+    /// Flags, 4 bits: [`MpHeader::TWICE`], [`MpHeader::MARKED`] and [`MpHeader::COPY`]. Senders send 0 for
+    /// the others, and receivers ignore them.
     pub flags: u8,
     /// The path that the packet was sent on, by the sender's number.
     pub path_id: u8,
     /// The number of times the sender has put this path into use, wrapping. A late packet of an earlier
     /// use is dropped.
     pub generation: u16,
-    /// Message number: the number of messages that the requester has started before this one, wrapping.
+    /// Message number: the number of messages that the requester has started before this one, wrapping. In
+    /// datagrams, the number of datagrams that the sender's lane has sent by two paths to the receiver's lane
+    /// before this one, wrapping.
     pub msg: u32,
-    /// The number of bytes of the message before this packet's payload.
+    /// The number of bytes of the message before this packet's payload. In datagrams, the receiver's number
+    /// for the association of the two lanes.
     pub offset: u32,
     /// The number of messages that consume a receive and that the requester has started before this
     /// one, wrapping.
@@ -384,6 +387,8 @@ impl MpHeader {
     pub const VERSION: u8 = 1;
     /// The flag of a request that is sent by two paths at once, and of what answers it.
     pub const TWICE: u8 = 1;
+    /// The flag of the second copy of a datagram that is sent by two paths.
+    pub const COPY: u8 = 4;
     /// The flag of a response: a packet came by this path with a mark of congestion (RFC 3168, section 5).
     pub const MARKED: u8 = 2;
 
@@ -391,6 +396,12 @@ impl MpHeader {
     #[inline]
     pub const fn is_twice(&self) -> bool {
         self.flags & Self::TWICE != 0
+    }
+
+    /// Whether [`MpHeader::COPY`] is set.
+    #[inline]
+    pub const fn is_copy(&self) -> bool {
+        self.flags & Self::COPY != 0
     }
 
     /// Whether [`MpHeader::MARKED`] is set.

@@ -10,8 +10,13 @@ const RETH: u32 = set(&[
     op::FLUSH,
     op::ATOMIC_WRITE,
 ]);
-const IMM: u32 =
-    set(&[op::SEND_LAST_IMM, op::SEND_ONLY_IMM, op::WRITE_LAST_IMM, op::WRITE_ONLY_IMM]);
+const IMM: u32 = set(&[
+    op::SEND_LAST_IMM,
+    op::SEND_ONLY_IMM,
+    op::WRITE_LAST_IMM,
+    op::WRITE_ONLY_IMM,
+    op::MP_DATAGRAM_IMM,
+]);
 const IETH: u32 = set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
 const AETH: u32 = set(&[
     op::READ_RESPONSE_FIRST,
@@ -66,7 +71,7 @@ impl Layout {
             _ => (Self::KNOWN, false),
         };
         known
-            .with(Self::MP, mp && !o.is_mp_management())
+            .with(Self::MP, mp && !o.is_mp_management() || o.is_mp_datagram())
             .with(Self::RETH, o.within(RETH) || mp && o.is_write())
             .with(Self::FETH, o.is_flush())
             .with(Self::ATOMIC, o.is_atomic())

@@ -62,6 +62,8 @@ pub(crate) mod op {
     pub(crate) const MP_RELAY: u8 = 0x1b;
     pub(crate) const FLUSH: u8 = 0x1c;
     pub(crate) const ATOMIC_WRITE: u8 = 0x1d;
+    pub(crate) const MP_DATAGRAM: u8 = 0x1e;
+    pub(crate) const MP_DATAGRAM_IMM: u8 = 0x1f;
 }
 
 const UC: u8 = 0x20;
@@ -106,6 +108,8 @@ const ONLY: u32 = set(&[
     op::MP_PROBE_REPLY,
     op::MP_CONTROL,
     op::MP_RELAY,
+    op::MP_DATAGRAM,
+    op::MP_DATAGRAM_IMM,
 ]);
 const SEND: u32 = set(&[
     op::SEND_FIRST,
@@ -136,6 +140,7 @@ const RESPONSE: u32 = READ_RESPONSE | set(&[op::ACK, op::ATOMIC_ACK]);
 pub(crate) const REQUEST: u32 =
     SEND | WRITE | ATOMIC | set(&[op::READ_REQUEST, op::FLUSH, op::ATOMIC_WRITE]);
 const MP_MANAGEMENT: u32 = set(&[op::MP_PROBE, op::MP_PROBE_REPLY, op::MP_CONTROL, op::MP_RELAY]);
+const MP_DATAGRAM: u32 = set(&[op::MP_DATAGRAM, op::MP_DATAGRAM_IMM]);
 const RC_KNOWN: u32 = REQUEST | RESPONSE;
 const UC_KNOWN: u32 = (SEND | WRITE) & !set(&[op::SEND_LAST_INV, op::SEND_ONLY_INV]);
 const UD_KNOWN: u32 = set(&[op::SEND_ONLY, op::SEND_ONLY_IMM]);
@@ -241,6 +246,10 @@ opcodes! {
     MP_CONTROL = MP | op::MP_CONTROL;
     /// Polypath: a packet that goes through a third host ([`relay`](crate::relay)).
     MP_RELAY = MP | op::MP_RELAY;
+    /// Polypath: a UD SEND that is sent by two paths.
+    MP_DATAGRAM = MP | op::MP_DATAGRAM;
+    /// Polypath: a UD SEND with immediate data that is sent by two paths.
+    MP_DATAGRAM_IMM = MP | op::MP_DATAGRAM_IMM;
     /// Polypath: acknowledgement with a selective part.
     MP_ACK = MP | op::ACK;
 }
@@ -268,13 +277,21 @@ impl Opcode {
             3 => (Service::Ud, UD_KNOWN),
             4 => (Service::Cnp, 1 << 1),
             5 => (Service::Xrc, RC_KNOWN),
+            6 if self.bit() & MP_DATAGRAM != 0 => (Service::Ud, MP_DATAGRAM),
             6 => (Service::Mp, RC_KNOWN | MP_MANAGEMENT),
             _ => (Service::Unknown, 0),
         };
         if self.bit() & known != 0 { service } else { Service::Unknown }
     }
 
-    /// Whether this is one of Polypath's multi-path packets: data, probe or control.
+    /// Whether this is a datagram that is sent by two paths. It has a multi-path header, and its transport
+    /// service is UD.
+    #[inline]
+    pub const fn is_mp_datagram(self) -> bool {
+        self.0 & 0xe0 == MP && self.bit() & MP_DATAGRAM != 0
+    }
+
+    /// Whether this is one of Polypath's multi-path packets of a connection: data, probe or control.
     #[inline]
     pub const fn is_mp(self) -> bool {
         matches!(self.service(), Service::Mp)
@@ -423,8 +440,8 @@ const NAMES: [&str; 32] = [
     "",
     "Flush",
     "AtomicWrite",
-    "",
-    "",
+    "Datagram",
+    "DatagramImm",
 ];
 
 impl fmt::Display for Opcode {
@@ -433,6 +450,7 @@ impl fmt::Display for Opcode {
             Service::Rc => "RC",
             Service::Uc => "UC",
             Service::Rd => "RD",
+            Service::Ud if self.is_mp_datagram() => "MP",
             Service::Ud => "UD",
             Service::Xrc => "XRC",
             Service::Mp => "MP",
@@ -517,6 +535,19 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_by_two_paths_are_datagrams_with_a_multi_path_header() {
+        for o in [Opcode::MP_DATAGRAM, Opcode::MP_DATAGRAM_IMM] {
+            assert!(o.is_mp_datagram() && o.has_mp_header() && o.has_deth());
+            assert!(!o.is_mp() && !o.is_mp_management() && !o.has_reth());
+            assert!(!o.is_request() && !o.is_response());
+            assert_eq!((o.base(), o.service()), (o, Service::Ud));
+        }
+        assert!(Opcode::MP_DATAGRAM_IMM.has_imm() && !Opcode::MP_DATAGRAM.has_imm());
+        assert_eq!([Opcode::MP_DATAGRAM.0, Opcode::MP_DATAGRAM_IMM.0], [0xde, 0xdf]);
+        assert!(!Opcode(0x1e).is_mp_datagram() && !Opcode::UD_SEND_ONLY.is_mp_datagram());
+    }
+
+    #[test]
     fn names_read_like_a_trace() {
         assert_eq!(Opcode::RC_WRITE_FIRST.to_string(), "RC.WriteFirst");
         assert_eq!(Opcode::UD_SEND_ONLY_IMM.to_string(), "UD.SendOnlyImm");
@@ -526,12 +557,13 @@ mod tests {
         assert_eq!(Opcode(0x15).to_string(), "Opcode(0x15)");
         assert_eq!(Opcode(0x1c).to_string(), "RC.Flush");
         assert_eq!(Opcode(0xdd).to_string(), "MP.AtomicWrite");
+        assert_eq!(Opcode(0xde).to_string(), "MP.Datagram");
     }
 
     #[test]
     fn undefined_operations_belong_to_no_service() {
         for v in
-            [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0xdf, 0xde, 0x3c, 0x7d, 0xe0]
+            [0x15, 0x18, 0x2c, 0x36, 0x60, 0x66, 0x80, 0x82, 0xd5, 0x1e, 0x7f, 0x3c, 0x7d, 0xe0]
         {
             assert_eq!(Opcode(v).service(), Service::Unknown, "{v:#x}");
         }

@@ -1,6 +1,6 @@
 //! A whole packet: the headers that its opcode needs, and its payload.
 //!
-//! On the wire, in the UDP payload: BTH, MPH (multi-path data only), XRCETH, DETH, FETH, RETH, AtomicETH,
+//! On the wire, in the UDP payload: BTH, MPH (multi-path packets only), XRCETH, DETH, FETH, RETH, AtomicETH,
 //! AETH, AtomicAckETH, ImmDt, IETH, SACK (each only where the opcode has it, see [`Opcode`]), payload, 0 to
 //! 3 bytes of padding, ICRC.
 

@@ -70,6 +70,7 @@ fn headers(opcode: Opcode) -> Headers {
             timestamp: 123_456,
         }),
         xrc: opcode.has_xrceth().then_some(XrcEth { srqn: 0x06_0708 }),
+        deth: opcode.has_deth().then_some(Deth { qkey: 0x11, src_qpn: 0x33_4455 }),
         feth: opcode.has_feth().then_some(Feth { placement: 1, selectivity: 0 }),
         reth: opcode.has_reth().then_some(Reth { va: 0x1000, rkey: 0xabc, len: 9000 }),
         atomic: opcode.has_atomic_eth().then_some(AtomicEth {
@@ -173,7 +174,7 @@ fn every_multi_path_packet_is_shown_with_its_fields() {
     if !has_tshark() {
         return;
     }
-    let opcodes: Vec<Opcode> = (0xc0..=0xd7).map(Opcode).filter(|o| o.is_mp()).collect();
+    let opcodes: Vec<Opcode> = (0xc0..=0xdf).map(Opcode).filter(|o| o.has_mp_header()).collect();
     let packets: Vec<Vec<u8>> = opcodes.iter().map(|o| packet(headers(*o), b"payload")).collect();
     let file = TempFile::new("data.pcap", &pcap(&packets));
     let fields = [

@@ -80,6 +80,7 @@ fn refused(state: &mut State, packet: &Packet<'_>, refusal: Refusal) {
     match refusal {
         Refusal::UnknownQp => drops.unknown_qp += 1,
         Refusal::WrongSource => drops.wrong_source += 1,
+        Refusal::Copy => drops.datagram_copies += 1,
         Refusal::WrongPkey => {
             drops.wrong_pkey += 1;
             if let Some(entry) = state.core.qps().by_qpn(packet.headers.bth.dest_qpn) {

@@ -119,6 +119,7 @@ fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
         reach: 16 << 20,
         joins_reads: true,
         echoes_marks: true,
+        drops_copies: true,
         local: false,
         tcp: false,
     };

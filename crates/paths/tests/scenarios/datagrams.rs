@@ -4,6 +4,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::*;
+use polypath_wire::bth::Bth;
+use polypath_wire::ext::{Deth, MpHeader};
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::{Headers, Packet};
 
 use crate::SEEDS;
 use crate::net::*;
@@ -107,6 +111,121 @@ fn connected_queue_pairs_share_the_association() {
         assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
         assert!(net.hosts.iter().all(|h| h.acked > 0), "seed {seed}");
     }
+}
+
+/// A datagram of host 0 to host 1, as each of the two ends of a lane would see it: the packets that are sent.
+fn send_twice(net: &mut Net, path: PathId) -> Vec<(IpAddr, Vec<u8>)> {
+    let paths = &mut net.hosts[0].paths;
+    let by = paths.ud_route_to(net.now, path, qpn(1));
+    let twins = paths.ud_twins(path, qpn(1));
+    let Some(copies) = twins.and_then(|twins| paths.number_datagram(twins)) else {
+        return vec![(paths.path(by).unwrap().local, Vec::new())];
+    };
+    let copy = |n: usize| {
+        let mut headers = Headers::new(Bth::new(Opcode::MP_DATAGRAM));
+        let tag = copies.tags[n];
+        headers.mp = Some(MpHeader {
+            flags: MpHeader::TWICE | if n == 1 { MpHeader::COPY } else { 0 },
+            path_id: tag.id,
+            generation: tag.generation,
+            msg: copies.number,
+            offset: copies.association,
+            ..MpHeader::default()
+        });
+        headers.deth = Some(Deth { qkey: 0, src_qpn: qpn(0) });
+        let mut packet = headers.packet(b"");
+        packet.extend([0; 4]);
+        (paths.path(twins.unwrap()[n]).unwrap().local, packet)
+    };
+    vec![copy(0), copy(1)]
+}
+
+/// Whether host 1 takes it.
+fn takes(net: &mut Net, (src, packet): &(IpAddr, Vec<u8>)) -> bool {
+    let packet = Packet::parse(packet).unwrap();
+    !net.hosts[1].paths.is_datagram_copy(*src, &packet)
+}
+
+fn redundant(links: usize, seed: u64) -> (Net, PathId) {
+    let mut net = Net::new(seed, links);
+    let [path, _] = exchanging(&mut net);
+    set_mode(&mut net, Mode::Redundant);
+    send_for(&mut net, 0, path, 300 * MS);
+    (net, path)
+}
+
+fn set_mode(net: &mut Net, mode: Mode) {
+    let paths = &mut net.hosts[0].paths;
+    let usage = Usage { mode, ..Usage::of(paths.config()) };
+    paths.set_usage(net.now, &usage);
+}
+
+#[test]
+fn a_datagram_that_is_sent_twice_is_taken_once_whichever_copy_comes_first() {
+    for seed in 0..SEEDS {
+        let (mut net, path) = redundant(2, seed);
+        for n in 0..50 {
+            let copies = send_twice(&mut net, path);
+            let [one, other] = &copies[..] else { panic!("seed {seed}: {copies:?}") };
+            assert_eq!([one.0, other.0], [ip(0, 0), ip(1, 0)], "seed {seed}");
+            let (one, other) = if n % 3 == 0 { (other, one) } else { (one, other) };
+            assert!(takes(&mut net, one), "seed {seed}, datagram {n}");
+            // Some are lost.
+            assert!(n % 5 == 0 || !takes(&mut net, other), "seed {seed}, datagram {n}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_go_by_two_of_those_paths_that_live_while_the_policy_says_so() {
+    for seed in 0..SEEDS {
+        let (mut net, path) = redundant(3, seed);
+        let by = |net: &mut Net| {
+            send_twice(net, path).into_iter().map(|(src, _)| src).collect::<Vec<_>>()
+        };
+        let first = by(&mut net);
+        assert_eq!((first.len(), first[0]), (2, ip(0, 0)), "seed {seed}");
+        net.cut(0, true);
+        send_for(&mut net, 0, path, 300 * MS);
+        let mut left = by(&mut net);
+        left.sort();
+        assert_eq!(left, [ip(1, 0), ip(2, 0)], "seed {seed}");
+        net.cut(1, true);
+        send_for(&mut net, 0, path, 300 * MS);
+        assert_eq!(by(&mut net), [ip(2, 0)], "seed {seed}");
+        net.cut(0, false);
+        net.cut(1, false);
+        send_for(&mut net, 0, path, 2000 * MS);
+        assert_eq!(by(&mut net)[0], ip(0, 0), "seed {seed}");
+        set_mode(&mut net, Mode::Balance);
+        assert_eq!(by(&mut net), [ip(0, 0)], "seed {seed}");
+        set_mode(&mut net, Mode::Redundant);
+        assert_eq!(by(&mut net).len(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_older_version_gets_one_copy() {
+    let older = Config { drops_copies: false, ..Config::default() };
+    let mut net = Net::with(3, 2, [Config::default(), older]);
+    let [path, _] = exchanging(&mut net);
+    set_mode(&mut net, Mode::Redundant);
+    send_for(&mut net, 0, path, 300 * MS);
+    assert_eq!(net.up_paths(0), 2);
+    assert_eq!(send_twice(&mut net, path).len(), 1);
+}
+
+/// The receiver has forgotten the association, or somebody else uses its number.
+#[test]
+fn of_copies_that_no_association_explains_the_first_is_taken() {
+    let (mut net, path) = redundant(2, 5);
+    let copies = send_twice(&mut net, path);
+    let stranger = IpAddr::from([192, 0, 2, 1]);
+    for _ in 0..2 {
+        let taken = [0, 1].map(|n| takes(&mut net, &(stranger, copies[n].1.clone())));
+        assert_eq!(taken, [true, false]);
+    }
+    assert!(takes(&mut net, &copies[1]), "strangers change nothing");
 }
 
 /// HELLOs to number 0 of a host's lane.

@@ -293,7 +293,8 @@ pub(crate) fn put_destination(out: &mut Writer, to: UdDestination) {
 }
 
 pub(crate) fn destination(from: &mut Reader<'_>) -> Result<UdDestination> {
-    Ok(UdDestination { path: PathId(from.u32()?), qpn: from.u32()?, qkey: from.u32()? })
+    let path = PathId(from.u32()?);
+    Ok(UdDestination { path, twin: PathId::NONE, qpn: from.u32()?, qkey: from.u32()? })
 }
 
 /// Writes how a work request that can't succeed any more is to complete.

@@ -5,7 +5,7 @@
 mod uc;
 mod ud;
 
-use polypath_wire::ext::{Deth, ImmDt};
+use polypath_wire::ext::{Deth, ImmDt, MpHeader};
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::{Headers, pad_for};
 
@@ -19,8 +19,8 @@ use crate::requester::{Failure, Stamp, burst_packets, emit_data, local_fault, ps
 use crate::sq::{Body, SendQueue, Wqe, gather};
 use crate::transmit_state::TransmitState;
 use polypath_types::{
-    Access, PathId, PostError, QpEvent, QpState, QpType, SendFlags, SendOp, SendWr, UdDestination,
-    WcStatus,
+    Access, DatagramCopies, PathId, PathTag, PostError, QpEvent, QpState, QpType, SendFlags,
+    SendOp, SendWr, UdDestination, WcStatus,
 };
 pub(crate) use uc::UcReceiver;
 pub(crate) use ud::UdReceiver;
@@ -233,8 +233,15 @@ fn send_datagram<H: Host>(
         SendOp::SendImm(imm) => Some(ImmDt(imm)),
         _ => None,
     };
-    let opcode = if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
+    let twice = if ud.twin == PathId::NONE { None } else { host.number_datagram([path, ud.twin]) };
+    let opcode = match (imm, twice) {
+        (None, None) => Opcode::UD_SEND_ONLY,
+        (Some(_), None) => Opcode::UD_SEND_ONLY_IMM,
+        (None, Some(_)) => Opcode::MP_DATAGRAM,
+        (Some(_), Some(_)) => Opcode::MP_DATAGRAM_IMM,
+    };
     let mut headers = Headers::new(core.bth(opcode, psn(seq)));
+    headers.bth.opcode = opcode;
     headers.bth.dest_qpn = ud.qpn & 0xff_ffff;
     headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
     headers.bth.pad = pad_for(wqe.len as usize);
@@ -242,6 +249,7 @@ fn send_datagram<H: Host>(
     let qkey = if ud.qkey >> 31 != 0 { core.attr.qkey } else { ud.qkey };
     headers.deth = Some(Deth { qkey, src_qpn: core.config.qpn });
     headers.imm = imm;
+    headers.mp = twice.map(|twice| copy_header(&twice, 0));
     let gathered;
     let payload = match &wqe.body {
         Body::Inline(data) => Payload::Bytes(data),
@@ -253,7 +261,20 @@ fn send_datagram<H: Host>(
     };
     let burst = Burst::single(path, &headers, core.attr.path_mtu, payload);
     core.transmit(&burst, host).map_err(|unread| unsent(core, wqe, unread, host))?;
+    if let Some(twice) = twice {
+        headers.mp = Some(copy_header(&twice, 1));
+        let copy = Burst::single(ud.twin, &headers, core.attr.path_mtu, payload);
+        core.transmit(&copy, host).map_err(|unread| unsent(core, wqe, unread, host))?;
+    }
     Ok(Sent { bytes: wqe.len, packets: 1, ends: true })
+}
+
+/// The multi-path header of one of the two copies of a datagram.
+fn copy_header(twice: &DatagramCopies, copy: usize) -> MpHeader {
+    let flags = MpHeader::TWICE | if copy == 0 { 0 } else { MpHeader::COPY };
+    let PathTag { id, generation } = twice.tags[copy];
+    let DatagramCopies { association: offset, number: msg, .. } = *twice;
+    MpHeader { flags, path_id: id, generation, msg, offset, ..MpHeader::default() }
 }
 
 fn execute_local<H: Host>(core: &Core, wqe: &Wqe, host: &mut H) -> Result<Sent, Failure> {

@@ -231,7 +231,7 @@ fn unreliable_queue_pairs_go_on_in_the_middle_of_a_message() {
 
     let mut p = Pair::new(Setup { qp_type: QpType::Ud, ..Setup::default() });
     p.nodes[1].recv(7, 0x1000, 500);
-    let ud = UdDestination { path: PathId(0), qpn: QPN[1], qkey: 0x11111111 };
+    let ud = UdDestination { path: PathId(0), twin: PathId::NONE, qpn: QPN[1], qkey: 0x11111111 };
     let (sges, op) = ([sge(0, 100)], SendOp::Send);
     let (data, flags) = (SendData::Sges(&sges), SendFlags::SIGNALED);
     p.nodes[0].qp.post_send(&SendWr { wr_id: 1, op, flags, data, ud: Some(ud) }).unwrap();

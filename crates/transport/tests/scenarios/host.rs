@@ -9,12 +9,14 @@ use polypath_transport::{
     FlushScope, Host, Memory, MigrationNews, Observer, PathId, PathTag, Paths, Payload, PeerId,
     QpEvent, Queues, RecvWr, RemoteAccess, RemoteKey, Route, Sge, Unread, WcStatus,
 };
-use polypath_transport::{Class, Pick, Twin, TwoPaths, Want};
+use polypath_transport::{Class, DatagramCopies, Pick, Twin, TwoPaths, Want};
 use polypath_wire::ICRC_LEN;
 use polypath_wire::packet::Headers;
 
 /// The bytes of memory of each host.
 pub const MEMORY: usize = 1 << 20;
+/// The peer's number for the association of the lanes.
+pub const ASSOCIATION: u32 = 77;
 /// The protection domain of everything in these tests.
 pub const PD: u32 = 3;
 
@@ -59,6 +61,8 @@ pub struct SimHost {
     pub turn: usize,
     /// Everything is sent by path 0 and by path 1, whose window takes so much.
     pub twin_window: Option<u32>,
+    /// The datagrams that were sent by two paths.
+    pub datagrams: u32,
     /// The bytes charged to each path for what was sent by two.
     pub sent_twice: [u64; 2],
     /// The answers that came by each path, and the bytes that they stand for, if they are a part.
@@ -126,6 +130,7 @@ impl SimHost {
             spread: None,
             turn: 0,
             twin_window: None,
+            datagrams: 0,
             sent_twice: [0; 2],
             answers: [Vec::new(), Vec::new()],
             unheard: Vec::new(),
@@ -354,6 +359,13 @@ impl Paths for SimHost {
             quantum: u32::MAX,
             twin: None,
         })
+    }
+
+    fn number_datagram(&mut self, paths: [PathId; 2]) -> Option<DatagramCopies> {
+        let [one, other] = paths.map(|path| self.tag(path));
+        let number = self.datagrams;
+        self.datagrams += 1;
+        Some(DatagramCopies { tags: [one?, other?], association: ASSOCIATION, number })
     }
 
     fn two_paths(&self, _peer: PeerId) -> Option<TwoPaths> {

@@ -1,8 +1,16 @@
 //! UC and UD.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use polypath_transport::WcStatus::*;
 use polypath_transport::*;
+use polypath_wire::ext::MpHeader;
+use polypath_wire::opcode::Opcode;
+use polypath_wire::packet::Headers;
+use polypath_wire::psn::Psn;
 
+use crate::host::ASSOCIATION;
 use crate::pair::*;
 
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
@@ -88,7 +96,7 @@ fn a_uc_send_error_stops_sending_only() {
 }
 
 fn send(p: &mut Pair, wr_id: u64, qkey: u32, len: u32, op: SendOp) -> Result<(), PostError> {
-    let ud = Some(UdDestination { path: PathId(0), qpn: QPN[1], qkey });
+    let ud = Some(UdDestination { path: PathId(0), twin: PathId::NONE, qpn: QPN[1], qkey });
     let sges = [sge(0, len)];
     let data = SendData::Sges(&sges);
     p.nodes[0].qp.post_send(&SendWr { wr_id, op, flags: SIGNALED, data, ud })
@@ -108,6 +116,43 @@ fn ud_delivers_with_the_grh_in_front() {
     assert_eq!(c.imm, Some([4, 3, 2, 1]));
     assert_eq!(p.nodes[1].memory(0x1000, 40), [0xee; 40]);
     assert_eq!(p.nodes[1].memory(0x1028, 5), b"hello");
+}
+
+/// What tells them apart from others is for the host to see: this one takes both.
+#[test]
+fn a_datagram_goes_by_two_paths_with_one_number() {
+    let multi = Setup { paths: 2, multipath: true, ..ud() };
+    let mut p = Pair::new(multi);
+    let log: Rc<RefCell<Vec<(Opcode, Psn, MpHeader)>>> = Rc::default();
+    let seen = log.clone();
+    p.filter = Some(Box::new(move |_, packet| {
+        let Headers { bth, mp, .. } = packet.headers;
+        seen.borrow_mut().push((bth.opcode, bth.psn, mp.unwrap()));
+        true
+    }));
+    for id in 0..4 {
+        p.nodes[1].recv(id, 0x1000, 100);
+    }
+    for (id, op) in [SendOp::Send, SendOp::SendImm([4, 3, 2, 1])].into_iter().enumerate() {
+        let ud = UdDestination { path: PathId(0), twin: PathId(1), qpn: QPN[1], qkey: 0x11111111 };
+        let sges = [sge(0, 5)];
+        let (wr_id, data) = (id as u64, SendData::Sges(&sges));
+        let wr = SendWr { wr_id, op, flags: SIGNALED, data, ud: Some(ud) };
+        p.nodes[0].qp.post_send(&wr).unwrap();
+    }
+    p.run();
+    assert_eq!(p.nodes[0].host.statuses(), [(0, Success), (1, Success)]);
+    assert_eq!(p.nodes[1].host.recv_completions.len(), 4);
+    let log = log.take();
+    for (number, opcode) in [Opcode::MP_DATAGRAM, Opcode::MP_DATAGRAM_IMM].into_iter().enumerate() {
+        let copies: Vec<_> = log.iter().filter(|(of, ..)| *of == opcode).collect();
+        let [(_, one_psn, one), (_, other_psn, other)] = copies[..] else { panic!("{copies:?}") };
+        assert_eq!((one_psn, one.msg, other.msg), (other_psn, number as u32, number as u32));
+        let mut ways = [one, other].map(|mp| (mp.path_id, mp.is_copy(), mp.is_twice()));
+        ways.sort_unstable();
+        assert_eq!(ways, [(0, false, true), (1, true, true)]);
+        assert_eq!([one.offset, other.offset], [ASSOCIATION; 2]);
+    }
 }
 
 /// IBTA A17.4.5.1: the completion tells whether the datagram came by IPv4 or IPv6.
@@ -146,7 +191,12 @@ fn ud_checks_the_q_key() {
 fn an_address_handle_of_another_protection_domain_fails_the_request() {
     let mut p = Pair::new(ud());
     p.nodes[1].recv(1, 0x1000, 100);
-    let ud = Some(UdDestination { path: PathId::NONE, qpn: QPN[1], qkey: 0x11111111 });
+    let ud = Some(UdDestination {
+        path: PathId::NONE,
+        twin: PathId::NONE,
+        qpn: QPN[1],
+        qkey: 0x11111111,
+    });
     let data = SendData::Sges(&[]);
     let wr = SendWr { wr_id: 7, op: SendOp::Send, flags: SIGNALED, data, ud };
     p.nodes[0].qp.post_send(&wr).unwrap();
