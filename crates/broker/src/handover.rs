@@ -11,8 +11,8 @@ use crate::options::Manner;
 /// The state that a broker needs to take another one's place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// The slot of the first lane's socket.
-    pub(crate) first: u8,
+    /// The seed of the order in which slots are given out.
+    pub(crate) order: u32,
     /// The slots in use, and the processes that have them.
     pub(crate) owners: BTreeMap<u8, u32>,
     /// The interfaces and addresses with their numbers, and the paths taken down by hand.

@@ -115,7 +115,7 @@ impl Keeper {
 /// The state for the keeper.
 fn state_of(slots: &Slots, table: &Table, manner: Manner) -> State {
     let owners = slots.owners().iter().map(|(&slot, owner)| (slot, owner.pid)).collect();
-    State { first: slots.first(), owners, table: table.clone(), manner }
+    State { order: slots.order(), owners, table: table.clone(), manner }
 }
 
 /// The keeper's body.
@@ -157,7 +157,7 @@ mod tests {
 
     fn state(owners: &[(u8, u32)]) -> Word {
         Word::State(State {
-            first: 7,
+            order: 7,
             owners: owners.iter().copied().collect(),
             table: Table::default(),
             manner: Manner { idle_timeout: Some(Duration::from_secs(10)), rendezvous: false },

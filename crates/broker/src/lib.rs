@@ -40,6 +40,7 @@ mod pings;
 mod qp1;
 mod rendezvous;
 mod rules;
+mod slot_order;
 mod slots;
 mod steering;
 mod streams;

@@ -2,11 +2,9 @@
 //!
 //! Sockets are opened at their first use and never closed before the broker ends, because closing
 //! one would move another to its index in the group. For the same reason they outlive a broker that
-//! is killed ([`keeper`](crate::keeper)). The first slot is chosen at random, so that a new broker
-//! does not begin with QPNs to which its predecessor's peers still send. When a slot is freed, its
-//! packets are steered to the sink, and its socket rejects everything and is emptied. A freed slot
-//! is used again as late as possible, so that packets that are still under way to its last owner
-//! reach no other process.
+//! is killed ([`keeper`](crate::keeper)). When a slot is freed, its packets are steered to the sink,
+//! and its socket rejects everything and is emptied. A freed slot is used again as late as possible,
+//! so that packets that are still under way to its last owner reach no other process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -17,6 +15,7 @@ use polypath_ipc::SLOT_MAX;
 use crate::channels::Channels;
 use crate::groups;
 use crate::handover::Handover;
+use crate::slot_order::SlotOrder;
 use crate::steering;
 use crate::sys::udp::UdpSocket;
 
@@ -61,9 +60,9 @@ pub(crate) struct Slots {
     own: UdpSocket,
     sink: UdpSocket,
     multicast_guard: UdpSocket,
-    /// The sockets of slot `first` and the following ones, in the order in which they were bound.
+    /// The sockets of slots, in the order in which they were bound.
     sockets: Vec<UdpSocket>,
-    first: u8,
+    order: SlotOrder,
     owners: BTreeMap<u8, Owner>,
     /// Freed slots, the one that was freed first at the front.
     freed: VecDeque<u8>,
@@ -75,7 +74,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Takes the port. `seed` determines the first slot.
+    /// Takes the port. `seed` determines the order of slots.
     pub(crate) fn new(seed: u32) -> Result<Self, PortError> {
         // A shared port would accept sockets of the same user, and lanes of a killed broker may
         // still have some, whose indexes would interfere. So first check without sharing that the
@@ -94,7 +93,7 @@ impl Slots {
             sink,
             multicast_guard,
             sockets: Vec::new(),
-            first: (seed % u32::from(SLOT_MAX)) as u8 + 1,
+            order: SlotOrder::new(seed),
             owners: BTreeMap::new(),
             freed: VecDeque::new(),
             receive_buffer,
@@ -118,7 +117,7 @@ impl Slots {
             sink,
             multicast_guard,
             sockets: sockets.collect(),
-            first: state.first,
+            order: SlotOrder::new(state.order),
             owners: BTreeMap::new(),
             freed: VecDeque::new(),
             receive_buffer,
@@ -143,9 +142,9 @@ impl Slots {
         first.into_iter().chain(&self.sockets).map(AsFd::as_fd)
     }
 
-    /// The slot of the first lane's socket.
-    pub(crate) fn first(&self) -> u8 {
-        self.first
+    /// The seed of the order in which slots are given out.
+    pub(crate) fn order(&self) -> u32 {
+        self.order.seed()
     }
 
     /// A number that changes whenever the owners of slots change.
@@ -194,9 +193,7 @@ impl Slots {
 
     /// The index of a slot's socket in `sockets`, even if it is not open yet.
     fn place(&self, slot: u8) -> usize {
-        debug_assert!((1..=SLOT_MAX).contains(&slot));
-        let [slot, first, count] = [slot, self.first, SLOT_MAX].map(usize::from);
-        (count + slot - first) % count
+        self.order.place(slot)
     }
 
     /// Assigns a free slot; `None` if all are in use.
@@ -210,7 +207,7 @@ impl Slots {
     /// it.
     pub(crate) fn open_on(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
         debug_assert!(self.owner(slot).is_none(), "slot {slot} is given out");
-        // Sockets are bound in the order of slots. Those before this one are opened too, and wait
+        // Sockets are bound in the order of slots, which their indexes follow. Those before this one are opened too, and wait
         // like freed ones.
         while self.sockets.len() < self.place(slot)
             && let Some(before) = self.next_slot()
@@ -239,12 +236,7 @@ impl Slots {
     }
 
     fn next_slot(&mut self) -> Option<u8> {
-        let opened = u8::try_from(self.sockets.len()).unwrap_or(SLOT_MAX);
-        if opened == SLOT_MAX {
-            return self.freed.pop_front();
-        }
-        let to_the_end = SLOT_MAX - self.first;
-        Some(if opened <= to_the_end { self.first + opened } else { opened - to_the_end })
+        self.order.slot(self.sockets.len()).or_else(|| self.freed.pop_front())
     }
 
     /// Prepares a slot's socket for a new owner.

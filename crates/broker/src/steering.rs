@@ -27,6 +27,7 @@ const SLOT_OFFSET: u32 = 5;
 
 // linux/bpf_common.h
 const LOAD_BYTE: u16 = 0x30;
+const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_GREATER: u16 = 0x25;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
@@ -42,8 +43,8 @@ fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
     Instruction { code, jt: if_true, jf: if_false, k }
 }
 
-/// The program for these slots and the indexes of their sockets, in ascending order of slots. A
-/// payload that is too short for a BTH goes to index 0 (the kernel's result of a load beyond the
+/// The program for these slots and the indexes of their sockets, in ascending order of slots. It
+/// decides between at most half of the slots at each step, because each packet runs it. A payload that is too short for a BTH goes to index 0 (the kernel's result of a load beyond the
 /// end), where it is counted.
 pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruction> {
     let mut program = vec![
@@ -51,20 +52,35 @@ pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruc
         jump(JUMP_IF_EQUAL, 0, 0, 1),
         instruction(RETURN_CONSTANT, OWN_INDEX),
     ];
-    for range in ranges(slots) {
-        // Slots are assigned in order, so there are few ranges.
-        program.extend([
+    program.extend(search(&ranges(slots)));
+    program
+}
+
+/// The part of the program that finds the range of a slot.
+fn search(ranges: &[Range]) -> Vec<Instruction> {
+    let (before, after) = ranges.split_at(ranges.len() / 2);
+    match (before, after) {
+        ([], []) => vec![instruction(RETURN_CONSTANT, SINK_INDEX)],
+        ([], [range, ..]) => vec![
             jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 3),
             jump(JUMP_IF_GREATER, range.last.into(), 2, 0),
             instruction(ADD, range.offset),
             instruction(RETURN_A, 0),
-        ]);
+            instruction(RETURN_CONSTANT, SINK_INDEX),
+        ],
+        (before, [range, ..]) => {
+            let before = search(before);
+            // A condition can't jump as far as this.
+            let over = instruction(JUMP, before.len() as u32);
+            let decision = [jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 1), over];
+            decision.into_iter().chain(before).chain(search(after)).collect()
+        }
+        (_, []) => Vec::new(),
     }
-    program.push(instruction(RETURN_CONSTANT, SINK_INDEX));
-    program
 }
 
 /// Consecutive slots whose sockets are consecutive too.
+#[derive(Debug)]
 struct Range {
     first: u8,
     last: u8,
@@ -89,11 +105,13 @@ fn ranges(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot_order::SlotOrder;
 
     /// Runs a program as the kernel does.
     fn run(program: &[Instruction], payload: &[u8]) -> u32 {
         let (mut a, mut at) = (0_u32, 0_usize);
-        loop {
+        for step in 0.. {
+            assert!(step < 3 + 2 * 8 + 4, "each step leaves half of 254 slots");
             let i = program[at];
             at += 1;
             let truth = match i.code {
@@ -111,10 +129,15 @@ mod tests {
                 JUMP_IF_EQUAL => a == i.k,
                 JUMP_IF_GREATER => a > i.k,
                 JUMP_IF_AT_LEAST => a >= i.k,
+                JUMP => {
+                    at += i.k as usize;
+                    continue;
+                }
                 code => panic!("instruction {code:#x}"),
             };
             at += usize::from(if truth { i.jt } else { i.jf });
         }
+        unreachable!("a program ends")
     }
 
     /// The index of a slot's socket, if sockets are opened from slot `base` on and then for the
@@ -141,18 +164,27 @@ mod tests {
     }
 
     #[test]
-    fn slots_given_out_in_order_make_a_short_program() {
+    fn slots_in_order_make_a_short_program() {
         let all = program((1..=254).map(|slot| (slot, opened_from(100, slot))));
-        assert_eq!(all.len(), 3 + 2 * 4 + 1);
+        assert_eq!(all.len(), 3 + 2 + 2 * 5);
     }
 
     #[test]
-    fn the_worst_scatter_of_slots_still_makes_a_legal_program() {
-        let odd = (1..=253).step_by(2).map(|slot| (slot, u32::from(slot) + 1));
-        let program = program(odd);
-        assert!(program.len() <= 4096, "BPF_MAXINSNS");
-        assert_eq!(run(&program, &[0, 0, 0, 0, 0, 253]), 254);
-        assert_eq!(run(&program, &[0, 0, 0, 0, 0, 252]), SINK_INDEX);
+    fn slots_in_any_order_make_a_legal_program() {
+        for seed in 0..20 {
+            let order = SlotOrder::new(seed);
+            let index = |slot| order.place(slot) as u32 + FIRST_SLOT_INDEX;
+            for opened in [1, 2, 3, 100, 253, 254] {
+                let slots = (1..=254).filter(|slot| order.place(*slot) < opened);
+                let program = program(slots.map(|slot| (slot, index(slot))));
+                assert!(program.len() <= 4096, "BPF_MAXINSNS");
+                for slot in 1..=254 {
+                    let there = order.place(slot) < opened;
+                    let expect = if there { index(slot) } else { SINK_INDEX };
+                    assert_eq!(run(&program, &[0, 0, 0, 0, 0, slot]), expect, "{slot} of {opened}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn a_slot_that_is_asked_for_is_given_unless_somebody_has_it() {
         setup();
         let mut control = client("");
         let first = control.open_lane().unwrap();
-        // It is far behind the first slot, so sockets are opened on the way to it.
+        // Sockets are opened on the way to it.
         let wanted = ((u16::from(first.slot) + 99) % 254 + 1) as u8;
         let given = control.open_lane_on(wanted).unwrap();
         assert_eq!(given.slot, wanted);
