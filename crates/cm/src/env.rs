@@ -6,16 +6,17 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// A client of the host: a process with its choice of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
 /// One open file of the rdma_cm character device.
 ///
 /// `MIGRATE_ID` names the file that holds the id by a descriptor of the client's process. The host
 /// replaces that field of the command with this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileId(pub u32);
 
 /// A question for the route to an address.
@@ -40,7 +41,7 @@ pub struct Route {
 }
 
 /// The device, port and GID that stand for a local address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// The node GUID, in the byte order of the wire, as `ibv_get_device_guid` returns it.
     pub node_guid: [u8; 8],

@@ -1,6 +1,7 @@
 //! The ids that applications hold (`struct rdma_cm_id`) and their states.
 
 use core::net::IpAddr;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use polypath_wire::cm::{PortSpace, service_id};
@@ -14,7 +15,7 @@ use crate::path::Path;
 const ID_MAX: u32 = 0xffff;
 
 /// The transport service of the id's queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum QpType {
     Rc,
     Uc,
@@ -40,7 +41,7 @@ impl QpType {
 }
 
 /// The states of an id, as in the kernel's `enum rdma_cm_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum IdState {
     Idle,
     Bound,
@@ -71,7 +72,7 @@ impl IdState {
 /// The device that an id is attached to, and the addresses of its packets.
 ///
 /// The addresses are those of the id. Only an id with a loopback address uses the device's instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attachment {
     pub(crate) device: Device,
     pub(crate) local: IpAddr,
@@ -79,7 +80,7 @@ pub(crate) struct Attachment {
 }
 
 /// One id.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CmId {
     pub(crate) id: u32,
     pub(crate) file: FileId,
@@ -87,6 +88,7 @@ pub(crate) struct CmId {
     /// The application's name for the id. A new connection has none, and gets no events, until it
     /// is accepted.
     pub(crate) uid: Option<u64>,
+    #[serde(with = "crate::moving::port_space")]
     pub(crate) port_space: PortSpace,
     pub(crate) qp_type: QpType,
     pub(crate) state: IdState,
@@ -101,6 +103,7 @@ pub(crate) struct CmId {
     pub(crate) path: Option<Path>,
     /// The alternate path that the application named.
     pub(crate) alternate: Option<Path>,
+    #[serde(with = "crate::moving::port")]
     pub(crate) port: Option<(PortSpace, u16)>,
     pub(crate) options: Options,
     /// The number of further connection requests that may wait; for listening ids.
@@ -119,7 +122,7 @@ pub(crate) struct CmId {
 }
 
 /// The options that applications set.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) tos: Option<u8>,
     pub(crate) reuse_address: bool,
@@ -180,13 +183,27 @@ impl CmId {
 pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 
 /// Every id of every file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct IdTable {
     ids: BTreeMap<u32, CmId>,
     next: u32,
 }
 
 impl IdTable {
+    /// A table whose first id has this number, modulo 65,536.
+    pub(crate) fn new(first: u32) -> Self {
+        Self { ids: BTreeMap::new(), next: first & ID_MAX }
+    }
+
+    /// Adds an id with the number that it has. Returns false if another one has it.
+    pub(crate) fn put(&mut self, id: CmId) -> bool {
+        let free = id.id <= ID_MAX && !self.ids.contains_key(&id.id);
+        if free {
+            self.ids.insert(id.id, id);
+        }
+        free
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -289,7 +306,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "counts through all numbers, which takes Miri hours")]
     fn numbers_of_destroyed_ids_rest_before_they_are_used_again() {
-        let mut ids = IdTable::default();
+        let mut ids = IdTable::new(0);
         let mut new = || {
             let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
             ids.remove(id);
@@ -304,7 +321,7 @@ mod tests {
 
     #[test]
     fn an_id_of_another_file_can_not_be_named() {
-        let mut ids = IdTable::default();
+        let mut ids = IdTable::new(0);
         let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
         assert!(ids.named(FileId(1), id).is_ok());
         assert_eq!(ids.named(FileId(2), id).err(), Some(errno::EINVAL));

@@ -38,6 +38,7 @@ mod errno;
 mod files;
 mod ibcm;
 mod ids;
+mod moving;
 mod path;
 mod ports;
 mod sizes;
@@ -49,6 +50,7 @@ use std::collections::VecDeque;
 pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
+pub use moving::{CantMove, MovedFile};
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
 
@@ -57,6 +59,9 @@ pub use sizes::TableSizes;
 pub struct CmConfig {
     /// The largest number of ids in all files; librdmacm can number 65,536.
     pub max_ids: usize,
+    /// The number of the first id, modulo 65,536. Ids keep their numbers when they move between hosts, so it
+    /// is random in production.
+    pub first_id: u32,
     /// The largest number of ids of one file.
     pub max_ids_per_file: usize,
     /// The largest number of connections, including those that outlive their id.
@@ -77,6 +82,7 @@ impl Default for CmConfig {
     fn default() -> Self {
         Self {
             max_ids: 65_536,
+            first_id: 0,
             max_ids_per_file: 32_768,
             max_connections: 131_072,
             max_events_per_file: 16_384,
@@ -120,10 +126,11 @@ impl Cm {
     /// first PSNs; it must be unpredictable in production.
     pub fn new(config: CmConfig, random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let (connections, mads) = (config.max_connections, config.max_queued_mads);
+        let first_id = config.first_id;
         Self {
             config,
             files: files::FileTable::default(),
-            ids: ids::IdTable::default(),
+            ids: ids::IdTable::new(first_id),
             ports: ports::PortTable::default(),
             memberships: cma::multicast::MembershipTable::default(),
             ib: ibcm::Connections::new(connections, mads, Box::new(random)),

@@ -2,6 +2,7 @@
 
 use crate::abi::qp_attr::AhAttr;
 use crate::env::Device;
+use serde::{Deserialize, Serialize};
 
 /// Life time of a packet on Ethernet as an exponent: 4.096 µs × 2^16 is 0.27 s, as in Linux since
 /// 5.19.
@@ -11,7 +12,7 @@ pub(crate) const PACKET_LIFE_TIME: u8 = 16;
 pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// A path from a local GID to a remote one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Path {
     pub(crate) service_id: u64,
     pub(crate) sgid: [u8; 16],

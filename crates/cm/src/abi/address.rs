@@ -1,6 +1,7 @@
 //! Socket addresses: `sockaddr_in`, `sockaddr_in6` and `sockaddr_ib`.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use serde::{Deserialize, Serialize};
 
 use polypath_wire::Gid;
 
@@ -27,7 +28,7 @@ pub(crate) enum Family {
 }
 
 /// A native InfiniBand address (`struct sockaddr_ib`); on Ethernet its GID is an IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IbAddress {
     pub(crate) pkey: u16,
     pub(crate) flowinfo: u32,
@@ -38,7 +39,7 @@ pub(crate) struct IbAddress {
 }
 
 /// An address with its port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Address {
     V4 { ip: Ipv4Addr, port: u16 },
     V6 { ip: Ipv6Addr, port: u16, flowinfo: u32, scope_id: u32 },

@@ -12,6 +12,7 @@
 //! most 13), and each address as a GID of 16 bytes.
 
 use core::net::IpAddr;
+use serde::{Deserialize, Serialize};
 
 use polypath_wire::Gid;
 use polypath_wire::cm::Rtu;
@@ -27,7 +28,7 @@ const GID_LEN: usize = 16;
 pub(crate) const ADDRESSES_MAX: usize = (Rtu::PRIVATE_DATA_LEN - HEAD) / GID_LEN;
 
 /// The addresses at which both ends of a connection can be reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AlternateAddresses {
     /// This end's addresses with their interfaces.
     own: Vec<(IpAddr, u32)>,
@@ -40,6 +41,11 @@ impl AlternateAddresses {
     pub(crate) fn set_own(&mut self, addresses: &[(IpAddr, u32)]) {
         let usable = addresses.iter().filter(|(ip, _)| is_global(*ip));
         self.own = usable.take(ADDRESSES_MAX).copied().collect();
+    }
+
+    /// This end's addresses.
+    pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.own.iter().map(|(ip, _)| *ip)
     }
 
     pub(super) fn set_peer(&mut self, addresses: Vec<IpAddr>) {
@@ -69,10 +75,8 @@ impl AlternateAddresses {
             return Vec::new();
         }
         let mut list = MAGIC.to_vec();
-        list.extend([VERSION, self.own.len() as u8]);
-        for (ip, _) in &self.own {
-            list.extend(Gid::from_ip(*ip).0);
-        }
+        list.push(VERSION);
+        put_addresses(&mut list, self.own());
         list
     }
 
@@ -112,7 +116,21 @@ impl AlternateAddresses {
 /// The addresses of a list; `None` if the private data holds none.
 pub(super) fn parse(private_data: &[u8]) -> Option<Vec<IpAddr>> {
     let rest = private_data.strip_prefix(&MAGIC)?;
-    let [VERSION, count, gids @ ..] = rest else { return None };
+    let [VERSION, rest @ ..] = rest else { return None };
+    addresses(rest)
+}
+
+/// Writes addresses, at most [`ADDRESSES_MAX`], and before them their number.
+pub(super) fn put_addresses(out: &mut Vec<u8>, addresses: impl Iterator<Item = IpAddr>) {
+    let gids: Vec<[u8; GID_LEN]> =
+        addresses.take(ADDRESSES_MAX).map(|ip| Gid::from_ip(ip).0).collect();
+    out.push(gids.len() as u8);
+    out.extend_from_slice(gids.as_flattened());
+}
+
+/// Reads them. `None` if there are fewer or too many.
+pub(super) fn addresses(bytes: &[u8]) -> Option<Vec<IpAddr>> {
+    let [count, gids @ ..] = bytes else { return None };
     let count = usize::from(*count);
     if count > ADDRESSES_MAX {
         return None;

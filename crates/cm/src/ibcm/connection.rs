@@ -1,6 +1,7 @@
 //! One connection, from its REQ to the end of its time-wait.
 
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 use polypath_wire::cm::{ApStatus, CmPath, SprStatus};
 
@@ -19,7 +20,7 @@ use super::endpoints::Endpoints;
 ///
 /// In `MraReqSent` and `RepRcvd` the application has to decide. An MRA is sent only if the peer
 /// repeats its message meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum State {
     Idle,
     ReqSent,
@@ -61,7 +62,7 @@ impl State {
 }
 
 /// What this end knows of both queue pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QpFacts {
     pub(crate) local_qpn: u32,
     pub(crate) remote_qpn: u32,
@@ -91,7 +92,7 @@ pub(crate) struct Pending {
 }
 
 /// One connection or service id resolution.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Connection {
     pub(crate) local_id: u32,
     /// The peer's communication id, 0 while unknown.
@@ -112,16 +113,21 @@ pub(crate) struct Connection {
     /// Where the peer's last message came from. The peer may have moved to another path.
     pub(crate) heard_at: Endpoints,
     pub(crate) alternates: AlternateAddresses,
+    /// One that may migrate does not move.
+    #[serde(skip)]
     pub(crate) migration: Migration,
     /// Whether this end sent the REQ.
     pub(crate) is_active: bool,
     pub(crate) qp: QpFacts,
     pub(crate) timeout: Duration,
     pub(crate) max_retries: u8,
+    #[serde(skip)]
     pub(crate) pending: Option<Pending>,
+    #[serde(skip)]
     pub(crate) deadline: Option<Duration>,
     /// The answer to a service id resolution, or the REJ that withdrew an accepted request. It is
     /// kept for a peer that missed it.
+    #[serde(skip)]
     pub(crate) answer: Option<[u8; 256]>,
 }
 

@@ -1,11 +1,12 @@
 //! The addresses between which a connection's messages go.
 
 use core::net::IpAddr;
+use serde::{Deserialize, Serialize};
 
 use crate::env::MadAddress;
 
 /// The local and the remote address of MADs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoints {
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,

@@ -165,11 +165,12 @@ pub(super) fn rep(c: &Connection, param: &ConnParam, local_ece: Ece) -> Mad {
 
 /// An RTU. It lists the addresses of this end if there are several.
 pub(super) fn rtu(c: &Connection) -> Mad {
-    let rtu = Rtu {
-        local_comm_id: c.local_id,
-        remote_comm_id: c.remote_id,
-        private_data: field(&c.alternates.list()),
-    };
+    rtu_with(c, &c.alternates.list())
+}
+
+pub(super) fn rtu_with(c: &Connection, data: &[u8]) -> Mad {
+    let rtu =
+        Rtu { local_comm_id: c.local_id, remote_comm_id: c.remote_id, private_data: field(data) };
     CmMad::new(c.tid, rtu).to_bytes()
 }
 

@@ -9,6 +9,7 @@ mod apm;
 pub(crate) mod connection;
 mod endpoints;
 mod mad;
+mod moved;
 mod receive;
 mod sidr;
 mod table;

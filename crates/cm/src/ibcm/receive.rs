@@ -12,7 +12,7 @@ use polypath_wire::mad::MAD_LEN;
 use super::connection::{Connection, IbEvent, QpFacts, Request, State};
 use super::endpoints::Endpoints;
 use super::table::{Connections, RESPONSE_TIMEOUT_MAX, SERVICE_TIMEOUT_MAX};
-use super::{alternates, mad};
+use super::{alternates, mad, moved};
 use crate::abi::command::ConnParam;
 use crate::env::MadAddress;
 use crate::ids::QpType;
@@ -241,6 +241,9 @@ impl Connections {
             self.counters.mads_duplicate += 1;
             return self.answer(rx, rej);
         }
+        if let Some(word) = moved::parse(&rtu.private_data) {
+            return self.moved_received(rx, local_id, word);
+        }
         if let Some(addresses) = alternates::parse(&rtu.private_data) {
             c.alternates.set_peer(addresses);
             let (is_active, state) = (c.is_active, c.state);
@@ -344,6 +347,11 @@ impl Connections {
                 } else {
                     self.reset_to_idle(local_id);
                 }
+            }
+            // The peer has ended the connection while this end moved.
+            State::Established if self.get(local_id).is_some_and(|c| c.pending.is_some()) => {
+                self.enter_timewait(rx.now, local_id);
+                return self.report(local_id, IbEvent::DreqReceived);
             }
             State::DreqSent | State::RepRcvd | State::Established => {
                 self.enter_timewait(rx.now, local_id);

@@ -15,7 +15,7 @@ use polypath_telemetry::CmCounters;
 /// The time until a DREQ is repeated for the first time. It doubles each time, up to the response
 /// time-out. The IBTA's response time-out of four seconds would be too long: a DREQ is answered at
 /// once, without an application, and the program that sends it waits to exit.
-const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
+pub(super) const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long a REQ is repeated although the peer says that nobody serves its service. A peer that
 /// does not keep early requests, as we do, may get its listener in a moment. The time is no longer
@@ -129,7 +129,7 @@ impl Connections {
 
     /// A communication id that is not in use; `None` if the table is full.
     pub(super) fn new_local_id(&mut self) -> Option<u32> {
-        if self.connections.len() >= self.max_connections {
+        if !self.has_room() {
             return None;
         }
         (0..ID_ATTEMPTS)
@@ -218,7 +218,7 @@ impl Connections {
         self.events.pop_front()
     }
 
-    fn set_deadline(&mut self, local_id: u32, deadline: Option<Duration>) {
+    pub(super) fn set_deadline(&mut self, local_id: u32, deadline: Option<Duration>) {
         let Some(c) = self.connections.get_mut(&local_id) else { return };
         if let Some(old) = c.deadline {
             self.timers.remove(&(old, local_id));
@@ -316,10 +316,19 @@ impl Connections {
     }
 
     pub(super) fn forget(&mut self, local_id: u32) {
-        self.set_deadline(local_id, None);
-        self.end_paths(local_id);
+        self.take(local_id);
+    }
+
+    /// Gives a connection away. The peer is told nothing.
+    pub(crate) fn take(&mut self, local_id: u32) -> Option<Connection> {
+        self.answered(local_id);
         self.unindex(local_id);
-        self.connections.remove(&local_id);
+        self.connections.remove(&local_id)
+    }
+
+    /// Whether there is room for another connection.
+    pub(super) fn has_room(&self) -> bool {
+        self.connections.len() < self.max_connections
     }
 
     /// Updates the addresses of the clients' connections. A client that is gone has no addresses;
@@ -367,7 +376,7 @@ impl Connections {
         let refused = core::mem::take(&mut pending.refused);
         if refused || pending.attempt < max_retries {
             pending.attempt += u8::from(!refused);
-            if state == State::DreqSent {
+            if matches!(state, State::DreqSent | State::Established) {
                 pending.timeout = (pending.timeout * 2).min(longest);
             }
             let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
@@ -384,6 +393,8 @@ impl Connections {
                 self.enter_timewait(now, local_id);
                 self.report(local_id, IbEvent::DreqError);
             }
+            // The peer knows nothing of moving, or does not answer. It may still be there.
+            State::Established => c.pending = None,
             _ => {
                 self.report(local_id, IbEvent::Unreachable);
                 self.reset_to_idle(local_id);
