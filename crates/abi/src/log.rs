@@ -1,5 +1,5 @@
 //! The log, which is written to standard error if `POLYPATH_LOG` is set. Only the reason why a
-//! program has no device of ours is also written without it.
+//! program has no device of ours, and the loss of ids in a move, are also written without it.
 
 use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -60,6 +60,13 @@ pub(crate) fn no_devices(reason: &dyn core::fmt::Display) {
     let first = !SAID.swap(true, Ordering::Relaxed);
     if enabled() || (first && state() == QUIET) {
         write(format_args!("no Polypath devices: {reason}"));
+    }
+}
+
+/// Writes what the user must know, unless the log is silent.
+pub(crate) fn warn(text: Arguments<'_>) {
+    if state() != SILENT {
+        write(text);
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
+    /// The descriptor that came with the latest message.
+    pub(crate) brought: Option<OwnedFd>,
     /// The process id, as the kernel reports it.
     pub(crate) pid: u32,
     /// The name of the program, as the process reports it.
@@ -81,6 +83,7 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd, pid: u32) -> Self {
         Self {
             socket,
+            brought: None,
             pid,
             program: String::new(),
             requested: String::new(),
@@ -161,10 +164,14 @@ impl Connection {
         }
     }
 
-    /// Receives a message; `None` if there is none.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    /// Receives a message; `None` if there is none. A descriptor that came with it is kept until the next
+    /// one, for the request that needs it.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match socket::receive(self.socket.as_fd(), buffer) {
-            Ok(got) => Ok(Some(got.len)),
+            Ok(got) => {
+                self.brought = got.fd;
+                Ok(Some(got.len))
+            }
             Err(error) if would_block(&error) => Ok(None),
             Err(error) => Err(error),
         }

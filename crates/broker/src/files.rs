@@ -24,8 +24,19 @@ pub(crate) struct File {
     stuck: Option<Vec<u8>>,
 }
 
+impl File {
+    /// Whether an event waits for room in the socket.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+}
+
 /// All files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Files {
     files: BTreeMap<FileId, File>,
     last: u32,
@@ -43,20 +54,45 @@ pub(crate) enum Delivery {
 }
 
 impl Files {
+    /// `last`: the number before that of the first file. Files keep their numbers when they move between
+    /// hosts, so it is random.
+    pub(crate) fn new(last: u32) -> Self {
+        Self { files: BTreeMap::new(), last }
+    }
+
     /// Opens a file. Returns its number and the application's end of the event socket.
     ///
     /// # Errors
     /// `EMFILE` if the connection has too many files; otherwise those of `socketpair(2)`.
     pub(crate) fn open(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
-        let mine = self.files.values().filter(|file| file.connection == connection);
-        if mine.count() >= FILES_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        }
+        self.check_room(connection)?;
         let (ours, theirs) = socket::pair()?;
         set_nonblocking(ours.as_fd())?;
         let id = self.free_number();
         self.files.insert(id, File { socket: ours, connection, stuck: None });
         Ok((id, theirs))
+    }
+
+    fn check_room(&self, connection: u64) -> io::Result<()> {
+        let mine = self.files.values().filter(|file| file.connection == connection);
+        if mine.count() < FILES_MAX {
+            return Ok(());
+        }
+        Err(io::Error::from_raw_os_error(libc::EMFILE))
+    }
+
+    /// Adds a file that has come from another broker, with this broker's end of its event socket.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if another one has the number, `EMFILE` if the connection has too many files.
+    pub(crate) fn put(&mut self, id: FileId, connection: u64, socket: OwnedFd) -> io::Result<()> {
+        self.check_room(connection)?;
+        if self.files.contains_key(&id) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        set_nonblocking(socket.as_fd())?;
+        self.files.insert(id, File { socket, connection, stuck: None });
+        Ok(())
     }
 
     /// The next number. After 2^32 opened files, the numbers of files that are still open are
@@ -131,7 +167,7 @@ mod tests {
 
     #[test]
     fn events_arrive_in_order_even_if_one_gets_stuck() {
-        let mut files = Files::default();
+        let mut files = Files::new(0);
         let (id, theirs) = files.open(1).unwrap();
         let mut sent = 0_u32;
         while files.deliver(id, sent.to_ne_bytes().to_vec()) == Delivery::Sent {
@@ -152,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_connection_has_a_limit_of_files() {
-        let mut files = Files::default();
+        let mut files = Files::new(0);
         let open: Vec<_> = (0..FILES_MAX).map_while(|_| files.open(1).ok()).collect();
         if open.len() == FILES_MAX {
             assert_eq!(files.open(1).unwrap_err().raw_os_error(), Some(libc::EMFILE));

@@ -10,8 +10,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MP: Option<&str> = Some("mp");
 /// Bytes after which traffic flows for certain.
 const FLOWING: u64 = 10_000_000;
-/// The reason that `polypath move` gives for leaving a program with ids where it is.
-const WITH_IDS: &str = "rdma_cm ids, which can't move";
+/// The reason that `polypath move` gives for leaving a program where it is.
+const IMMOBILE: &str = "ids that can't move now";
 
 /// `ib_write_bw` between two hosts, the server first.
 fn writes(lab: &Lab, seconds: &str) -> Result<[Running; 2], Error> {
@@ -66,6 +66,44 @@ fn a_program_leaves_its_host_and_comes_back() -> Result<(), Error> {
     succeed(programs)
 }
 
+/// Its two ends have ids of rdma_cm, one of which listens, and threads that wait for their events. Both ends
+/// learn that the connection ends.
+#[test]
+fn programs_leave_with_their_ids_and_come_back() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let server = lab.host(0).verbs(["rping", "-s", "-v"]).device(MP).spawn()?;
+    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    let to = lab.host(0).ipv4(0);
+    let words = ["rping", "-c", "-V", "-C", "50000", "-a", &to];
+    let client = lab.host(1).verbs(words).device(MP).spawn()?;
+    lab.wait_traffic(&[&client, &server], FLOWING / 20, LIMIT)?;
+    for host in [0, 1, 0, 1] {
+        let host = lab.host(host);
+        let before = numbers(host)?;
+        let ids = || Ok::<_, Error>(host.status()?["broker"]["ids"].clone());
+        let had = ids()?;
+        host.polypath(&["move", &process(host)?, "--within", "0"])?;
+        wait_back(host, &before)?;
+        until("its ids", LIMIT, || {
+            client.expect_alive()?;
+            server.expect_alive()?;
+            Ok((numbers_of(&ids()?) == numbers_of(&had)).then_some(()))
+        })?;
+        lab.wait_traffic(&[&client, &server], FLOWING / 20, LIMIT)?;
+    }
+    client.finish(LIMIT)?.expect_success()?;
+    let said = server.finish(LIMIT)?.expect_success()?;
+    assert!(said.text().contains("DISCONNECT EVENT"), "{}", said.text());
+    Ok(())
+}
+
+/// The numbers, states and connections of ids.
+fn numbers_of(ids: &Value) -> Vec<[Value; 3]> {
+    let ids = ids.as_array().into_iter().flatten();
+    ids.map(|id| ["id", "state", "connection"].map(|key| id[key].clone())).collect()
+}
+
 #[test]
 fn who_is_away_has_nothing_of_its_host_and_no_longer_than_was_said() -> Result<(), Error> {
     let _share = share(PATIENT);
@@ -98,12 +136,20 @@ fn sockets_of(pid: &str) -> Result<Vec<String>, Error> {
 fn who_can_not_leave_is_told_why() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let server = lab.host(0).verbs(["rping", "-s"]).device(MP).spawn()?;
-    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
-    let pid = server.id().to_string();
-    let refused = lab.host(0).command(&["move", &pid])?.run(LIMIT)?;
-    assert!(refused.text().contains(WITH_IDS), "{}", refused.text());
-    server.expect_alive()?;
+    let words = ["mckey", "-m", "239.1.2.3", "-b", &lab.host(0).ipv4(0), "-C", "100000"];
+    let member = lab.host(0).verbs(words).device(MP).spawn()?;
+    until("a member of a group", LIMIT, || {
+        member.expect_alive()?;
+        let ids = lab.host(0).status()?["broker"]["ids"].as_array().map_or(0, Vec::len);
+        Ok((ids > 0).then_some(()))
+    })?;
+    let pid = member.id().to_string();
+    until("what can not leave", LIMIT, || {
+        // Until it has joined, it could.
+        let refused = lab.host(0).command(&["move", &pid, "--within", "0"])?.run(LIMIT)?;
+        Ok(refused.text().contains(IMMOBILE).then_some(()))
+    })?;
+    member.expect_alive()?;
     let nobody = lab.host(0).command(&["move", "1"])?.run(LIMIT)?;
     assert!(nobody.text().contains("uses no device here"), "{}", nobody.text());
     Ok(())

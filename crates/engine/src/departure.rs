@@ -15,6 +15,7 @@ use polypath_ipc::message::Request;
 use polypath_ipc::{Client, EventStream, Hello, IpcError};
 use polypath_topology::Table;
 
+use crate::companion::Away;
 use crate::engine_inner::{EngineInner, accept_streams};
 use crate::log;
 use crate::notify::lock;
@@ -83,6 +84,8 @@ impl EngineInner {
         hello: &Hello,
         wait: Wait,
     ) -> Option<EventStream> {
+        // If the broker has ended, what it knew has ended, too.
+        let companion = matches!(wait, Wait::Restored(_)).then(Away::leave);
         self.depart(match wait {
             Wait::Restored(_) => "the program leaves this host",
             Wait::Broker { .. } => "the broker is gone: queue pairs wait for another one",
@@ -96,7 +99,11 @@ impl EngineInner {
             Wait::Restored(within) => (within, true),
             Wait::Broker { start } => (Duration::ZERO, start),
         };
-        self.arrive(hello, within, start)
+        let stream = self.arrive(hello, within, start);
+        if let Some(companion) = companion {
+            companion.come_back();
+        }
+        stream
     }
 
     /// Gives back all but the stream of news.

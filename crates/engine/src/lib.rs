@@ -19,6 +19,7 @@
 mod address;
 mod channel;
 mod clock;
+pub mod companion;
 mod config;
 mod context;
 mod context_inner;

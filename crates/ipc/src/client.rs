@@ -155,11 +155,15 @@ impl Client {
     }
 
     fn send(&self, request: &Request) -> Result<(), IpcError> {
+        self.send_with_fd(request, None)
+    }
+
+    fn send_with_fd(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<(), IpcError> {
         if std::process::id() != self.owner {
             return Err(IpcError::Forked);
         }
         let bytes = message::encode(request)?;
-        socket::send(self.socket.as_fd(), &bytes, None).map_err(|e| io_error("sending", e))
+        socket::send(self.socket.as_fd(), &bytes, fd).map_err(|e| io_error("sending", e))
     }
 
     fn receive(&mut self) -> Result<(Reply, Option<OwnedFd>), IpcError> {
@@ -290,6 +294,35 @@ impl Client {
     pub fn cm_command(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, IpcError> {
         match self.call(&Request::CmCommand { file, bytes: bytes.to_vec() })? {
             Reply::CmResponse { bytes } => Ok(bytes),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Takes a CM file away from the broker: what it holds, and the broker's end of its event socket.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `EBUSY` if something of it is under way.
+    pub fn cm_take(&mut self, file: u64) -> Result<(Vec<u8>, OwnedFd), IpcError> {
+        match self.call_with_fd(&Request::CmTake { file })? {
+            (Reply::CmTaken { bytes }, Some(socket)) => Ok((bytes, socket)),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Gives a broker a CM file that [`cm_take`](Self::cm_take) took away from one.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `EADDRINUSE` if a number or a port is in use there.
+    pub fn cm_put(
+        &mut self,
+        file: u64,
+        (bytes, socket): (Vec<u8>, OwnedFd),
+        apm: Apm,
+        tcp: Option<u16>,
+    ) -> Result<(), IpcError> {
+        self.send_with_fd(&Request::CmPut { file, bytes, apm, tcp }, Some(socket.as_fd()))?;
+        match self.receive()? {
+            (Reply::Done, _) => Ok(()),
             _ => Err(UNEXPECTED),
         }
     }

@@ -233,6 +233,26 @@ pub enum Request {
         /// The file, as [`Reply::Cm`] gave it.
         file: u64,
     },
+    /// Takes a CM file away, because its process leaves this host. Answer: [`Reply::CmTaken`], with the
+    /// broker's end of the event socket, or [`Reply::Error`] with `EBUSY` if something of it can't move now.
+    /// Events that the application has not read yet are in the socket.
+    CmTake {
+        /// The file, as [`Reply::Cm`] gave it.
+        file: u64,
+    },
+    /// Takes a CM file over, whose process has come from another host. The event socket comes with the
+    /// request. Answer: [`Reply::Done`], or [`Reply::Error`] with `EADDRINUSE` if one of its numbers or ports
+    /// is in use here.
+    CmPut {
+        /// The number of the file, which it keeps.
+        file: u64,
+        /// What [`Reply::CmTaken`] gave.
+        bytes: Vec<u8>,
+        /// As in [`OpenCm`](Self::OpenCm).
+        apm: Apm,
+        /// As in [`OpenCm`](Self::OpenCm).
+        tcp: Option<u16>,
+    },
     /// Turns this connection into an event stream. Answer: [`Reply::Table`]; [`Push`]es follow, and
     /// the only requests allowed from then on are [`StatusReport`](Self::StatusReport) and
     /// [`Events`](Self::Events).
@@ -353,6 +373,12 @@ pub enum Reply {
     Cm {
         /// Names the file in further requests; fits into 32 bits.
         file: u64,
+    },
+    /// A CM file is the process's own now: nothing of it is left in the broker. The broker's end of the event
+    /// socket comes with the message.
+    CmTaken {
+        /// Its ids and connections, for another broker of the same version.
+        bytes: Vec<u8>,
     },
     /// What the kernel would have written to the command's response address.
     CmResponse {

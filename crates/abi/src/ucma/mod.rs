@@ -17,6 +17,7 @@ pub(crate) mod both;
 pub(crate) mod command;
 pub(crate) mod ids;
 pub(crate) mod layout;
+mod moving;
 mod who;
 
 use core::cell::Cell;
@@ -103,7 +104,7 @@ pub(crate) fn file(fd: c_int) -> Option<File> {
     let files = files.get_or_insert_default();
     let known = files.get(&fd).copied();
     match known {
-        Some(file) if inode(fd) == Some(file.inode) => Some(file),
+        Some(file) if inode(fd) == Some(file.inode) || moving::is_away() => Some(file),
         _ => {
             files.remove(&fd);
             mark(fd, false);
@@ -211,6 +212,7 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
         }
     };
     drop(ids);
+    moving::take_part();
     FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, both, inode });
     mark(fd, true);
     Ok(socket.into_raw_fd())

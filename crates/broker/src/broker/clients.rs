@@ -98,7 +98,7 @@ impl Broker {
 
     fn read(&mut self, id: u64) {
         for _ in 0..TURN {
-            let Some(connection) = self.connections.get(&id) else { return };
+            let Some(connection) = self.connections.get_mut(&id) else { return };
             if connection.is_waiting() && connection.role != Role::Events {
                 return;
             }

@@ -1,12 +1,20 @@
 //! Programs that leave this host, to be restored on another one (`polypath move`).
 
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use polypath_cm::{CantMove, ClientId, FileId, MovedFile};
 use polypath_ipc::message::{self, Push, Reply};
 
 use super::Broker;
-use super::requests::Refusal;
+use super::requests::{Answer, Refusal, reply};
+use super::{FILE, token};
 use crate::log::log;
+use crate::sys::epoll::Interest;
+use crate::sys::process::now;
+
+/// The longest description of a CM file, bytes. It must fit into a message with what comes before it.
+const MOVED_MAX: usize = message::MESSAGE_MAX - 1024;
 
 /// The processes that leave.
 #[derive(Debug, Default)]
@@ -38,13 +46,13 @@ impl Broker {
             let text = format!("process {pid} uses no device here: see `polypath status`");
             return Err(Refusal::new(libc::ESRCH, text));
         }
-        let ids = self.cm.describe();
-        let of_process = |id: u64| self.connections.get(&id).is_some_and(|c| c.pid == pid);
-        let ids = ids.into_iter().filter(|id| of_process(id.client.0)).count();
+        let of_process = self.connections.iter().filter(|(_, c)| c.pid == pid);
+        let ids: usize = of_process.map(|(id, _)| self.cm.immobile_ids(ClientId(*id))).sum();
         if ids > 0 && !force {
             let text = format!(
-                "process {pid} has {ids} rdma_cm ids, which can't move and would be lost: repeat the command \
-                 with --force if the program can do without them"
+                "process {pid} has {ids} rdma_cm ids that can't move now: their connections are being made or \
+                 ended, or may migrate to alternate paths, or they are in multicast groups. Try again, or \
+                 repeat the command with --force if the program can do without them"
             );
             return Err(Refusal::new(libc::EBUSY, text));
         }
@@ -56,6 +64,65 @@ impl Broker {
         self.departures.0.push(Departure { asker, pid, streams: streams.clone(), others });
         streams.into_iter().for_each(|stream| self.send(stream, Rc::clone(&push), None));
         Ok(())
+    }
+
+    /// Gives a process its CM file, because it leaves this host.
+    pub(super) fn take_cm_file(&mut self, id: u64, file: u64) -> Answer {
+        let file = self.file_of(id, file)?;
+        let busy = || Refusal::new(libc::EBUSY, "something of its rdma_cm ids is under way");
+        if self.files.get(file).is_none_or(crate::files::File::is_stuck) {
+            return Err(busy());
+        }
+        let moved = self.cm.take_file(file).ok_or_else(busy)?;
+        let bytes = match message::encode(&moved) {
+            Ok(bytes) if bytes.len() <= MOVED_MAX => bytes,
+            _ => {
+                // Peers hear that it has moved to where it is.
+                self.cm.open_file(file, ClientId(id));
+                let back = self.cm.put_file(now(), file, moved, &mut self.host);
+                debug_assert_eq!(back, Ok(()), "its numbers were its own");
+                let text = "it has too many rdma_cm ids to move";
+                return Err(Refusal::new(libc::EMSGSIZE, text));
+            }
+        };
+        let socket = self.files.remove(file).ok_or_else(busy)?.into_socket();
+        let _ = self.epoll.remove(socket.as_fd());
+        Ok((Reply::CmTaken { bytes }, Some(socket)))
+    }
+
+    /// Takes over the CM file of a process that has come from another host.
+    pub(super) fn put_cm_file(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
+        let invalid = |what: &str| Refusal::new(libc::EINVAL, format!("a CM file {what}"));
+        let brought = self.connections.get_mut(&id).and_then(|c| c.brought.take());
+        let socket = brought.ok_or_else(|| invalid("without its socket"))?;
+        let number = u32::try_from(file).map_err(|_| invalid("with an impossible number"))?;
+        let moved: MovedFile = message::decode(bytes).map_err(|_| invalid("of another version"))?;
+        let file = FileId(number);
+        let put = self.files.put(file, id, socket);
+        put.map_err(|e| Refusal::of("taking over a CM file", &e))?;
+        if let Some(open) = self.files.get(file)
+            && let Err(error) =
+                self.epoll.add(open.as_fd(), token(FILE, number.into()), Interest::HangUp)
+        {
+            self.files.remove(file);
+            return Err(Refusal::of("watching a CM file", &error));
+        }
+        self.cm.open_file(file, ClientId(id));
+        let Err(why) = self.cm.put_file(now(), file, moved, &mut self.host) else {
+            return reply(Reply::Done);
+        };
+        self.close_file(file);
+        Err(match why {
+            CantMove::Number => Refusal::new(
+                libc::EADDRINUSE,
+                "another program here has the number of an rdma_cm id",
+            ),
+            CantMove::Port(port) => Refusal::new(
+                libc::EADDRINUSE,
+                format!("another program here has rdma_cm port {port}"),
+            ),
+            CantMove::Invalid => invalid("that does not fit together"),
+        })
     }
 
     /// Takes note of the end of a connection. When the last engine of a process that leaves has gone, what

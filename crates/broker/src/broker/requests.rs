@@ -171,6 +171,12 @@ impl Broker {
                 self.close_file(file);
                 reply(Reply::Done)
             }
+            Request::CmTake { file } => self.take_cm_file(id, file),
+            Request::CmPut { file, bytes, apm, tcp } => {
+                self.host.set_apm(ClientId(id), apm);
+                self.allow_mads_by_tcp(id, tcp);
+                self.put_cm_file(id, file, &bytes)
+            }
             Request::Subscribe => {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.role = Role::Events;
@@ -319,7 +325,7 @@ impl Broker {
         reply(Reply::Done)
     }
 
-    fn file_of(&self, id: u64, file: u64) -> Result<FileId, Refusal> {
+    pub(super) fn file_of(&self, id: u64, file: u64) -> Result<FileId, Refusal> {
         u32::try_from(file)
             .ok()
             .map(FileId)

@@ -1,0 +1,120 @@
+//! The open files while the program leaves its host, to be restored on another one.
+//!
+//! The broker gives back its end of each event socket, so that both ends belong to the process, with what the
+//! connection manager knows of the file's ids. The broker that the program finds when it is back gets both.
+//! The program's descriptors stay what they are, so threads that wait for events go on waiting. A thread that
+//! gives a command meanwhile waits for the broker.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use libc::c_int;
+use polypath_engine::companion::Return;
+use polypath_ipc::{Client, Hello, IpcError};
+
+use crate::lock::Held;
+use crate::ucma::{FILES, File, inode, who};
+use crate::{broker, guard, log};
+
+/// How often a file is asked for that can't move because something of it is under way, and the pause between.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Whether the program is away, or is just coming back. Its sockets have other inodes then.
+static AWAY: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn is_away() -> bool {
+    AWAY.load(Ordering::Acquire)
+}
+
+/// A file that has left its broker.
+struct Taken {
+    fd: c_int,
+    file: File,
+    moved: (Vec<u8>, OwnedFd),
+}
+
+/// Takes part in departures from now on.
+pub(super) fn take_part() {
+    polypath_engine::companion::accompany(leave);
+}
+
+fn leave() -> Return {
+    // Whoever wants to ask the broker waits until the program is back.
+    let mut client = broker::CLIENT.lock();
+    let taken = guard::run(Vec::new(), || client.as_mut().map(take_all).unwrap_or_default());
+    AWAY.store(true, Ordering::Release);
+    *client = None;
+    Box::new(move || {
+        guard::run((), move || come_back(client, taken));
+        AWAY.store(false, Ordering::Release);
+    })
+}
+
+fn take_all(client: &mut Client) -> Vec<Taken> {
+    let files: Vec<(c_int, File)> = FILES
+        .lock()
+        .iter()
+        .flatten()
+        .filter(|(fd, file)| inode(**fd) == Some(file.inode))
+        .map(|(fd, file)| (*fd, *file))
+        .collect();
+    let mut taken = Vec::new();
+    for (fd, file) in files {
+        if file.both.is_some() {
+            log::warn(format_args!(
+                "ids of a file that also reaches the kernel's devices are lost"
+            ));
+            continue;
+        }
+        match take(client, file.number) {
+            Ok(moved) => taken.push(Taken { fd, file, moved }),
+            Err(error) => log::warn(format_args!("rdma_cm ids are lost: {error}")),
+        }
+    }
+    taken
+}
+
+fn take(client: &mut Client, number: u64) -> Result<(Vec<u8>, OwnedFd), IpcError> {
+    let mut left = ATTEMPTS;
+    loop {
+        match client.cm_take(number) {
+            Err(IpcError::Refused { errno: libc::EBUSY, .. }) if left > 0 => {
+                left -= 1;
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn come_back(mut client: Held<'static, Option<Client>>, taken: Vec<Taken>) {
+    // Restored sockets have other inodes.
+    if let Some(files) = FILES.lock().as_mut() {
+        for Taken { fd, file, .. } in &taken {
+            if let (Some(open), Some(inode)) = (files.get_mut(fd), inode(*fd))
+                && open.number == file.number
+            {
+                open.inode = inode;
+            }
+        }
+    }
+    if taken.is_empty() {
+        return;
+    }
+    let selection = std::env::var("POLYPATH_DEVICE").unwrap_or_default();
+    let open = match Client::connect_or_start(&Hello::of_this_process(&selection)) {
+        Ok(open) => client.insert(open),
+        Err(error) => {
+            log::warn(format_args!("rdma_cm ids are lost: {error}"));
+            return;
+        }
+    };
+    let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
+    for Taken { file, moved, .. } in taken {
+        if let Err(error) = open.cm_put(file.number, moved, apm, tcp) {
+            log::warn(format_args!("rdma_cm ids are lost: {error}"));
+        }
+    }
+}
