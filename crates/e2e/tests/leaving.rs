@@ -81,8 +81,9 @@ fn programs_leave_with_their_ids_and_come_back() -> Result<(), Error> {
     for host in [0, 1, 0, 1] {
         let host = lab.host(host);
         let before = numbers(host)?;
-        let ids = || Ok::<_, Error>(host.status()?["broker"]["ids"].clone());
+        let ids = || Ok::<_, Error>(host.status()?["broker"]["cm_ids"].clone());
         let had = ids()?;
+        assert!(!numbers_of(&had).is_empty(), "{had}");
         host.polypath(&["move", &process(host)?, "--within", "0"])?;
         wait_back(host, &before)?;
         until("its ids", LIMIT, || {
@@ -98,10 +99,10 @@ fn programs_leave_with_their_ids_and_come_back() -> Result<(), Error> {
     Ok(())
 }
 
-/// The numbers, states and connections of ids.
+/// The numbers and states of ids, and their queue pairs.
 fn numbers_of(ids: &Value) -> Vec<[Value; 3]> {
     let ids = ids.as_array().into_iter().flatten();
-    ids.map(|id| ["id", "state", "connection"].map(|key| id[key].clone())).collect()
+    ids.map(|id| ["id", "state", "qpn"].map(|key| id[key].clone())).collect()
 }
 
 #[test]
@@ -136,11 +137,11 @@ fn sockets_of(pid: &str) -> Result<Vec<String>, Error> {
 fn who_can_not_leave_is_told_why() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let words = ["mckey", "-m", "239.1.2.3", "-b", &lab.host(0).ipv4(0), "-C", "100000"];
+    let words = ["mckey", "-m", "239.1.2.3", "-b", &lab.host(0).ipv4(0), "-C", "1000"];
     let member = lab.host(0).verbs(words).device(MP).spawn()?;
     until("a member of a group", LIMIT, || {
         member.expect_alive()?;
-        let ids = lab.host(0).status()?["broker"]["ids"].as_array().map_or(0, Vec::len);
+        let ids = lab.host(0).status()?["broker"]["cm_ids"].as_array().map_or(0, Vec::len);
         Ok((ids > 0).then_some(()))
     })?;
     let pid = member.id().to_string();

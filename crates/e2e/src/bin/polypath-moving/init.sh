@@ -41,4 +41,7 @@ data() { in_net $1 polypath status --json | tr -d ' \n' | tr ',{' '\n\n' | sed -
 over() { in_net $1 polypath status | grep -q " $2 .* active "; }
 # wait_tcp_in HOST PORT: wait until a program of the host listens.
 listens_in() { in_net $1 cat /proc/net/tcp /proc/net/tcp6 | grep -q "$(printf ':%04X ' "$2").* 0A "; }
+# wait_id_in HOST PORT: the same for a program with ids of rdma_cm.
+has_id_in() { in_net $1 polypath status --json | grep -q "\"local\": *\"[^\"]*:$2\""; }
+wait_id_in() { wait_for has_id_in "$1" "$2"; }
 wait_tcp_in() { wait_for listens_in "$1" "$2"; }

@@ -37,12 +37,13 @@ const MODULES: [&str; 11] = [
     "nf_tables",
     "tun",
 ];
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "/bin/dash",
     "/bin/ip",
     "/usr/sbin/criu",
     "/usr/bin/ibv_devices",
     "/usr/bin/ibv_rc_pingpong",
+    "/usr/bin/rping",
     // What programs load at run time.
     "/lib/x86_64-linux-gnu/libgcc_s.so.1",
     "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
@@ -69,45 +70,60 @@ struct Case {
     from: [Host; 2],
     /// Each time the end (0: the server) and the host that it goes to.
     moves: &'static [(usize, Host)],
-    /// More words for the program, and how many messages it sends.
-    words: &'static str,
+    program: Program,
+    /// How many messages it sends.
     count: u32,
 }
 
-const CASES: [Case; 5] = [
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    /// `ibv_rc_pingpong`, with more words.
+    Pingpong(&'static str),
+    /// `rping`, which has ids of `rdma_cm`. The server waits until the client ends the connection.
+    Rping,
+}
+
+const CASES: [Case; 6] = [
     Case {
         what: "to another host and subnet, and back",
         from: [A, B],
         moves: &[(0, C), (0, A)],
-        words: "",
+        program: Program::Pingpong(""),
         count: 4000,
     },
     Case {
         what: "from shared memory to another host, and back",
         from: [A, A],
         moves: &[(0, C), (0, A)],
-        words: "",
+        program: Program::Pingpong(""),
         count: 8000,
     },
     Case {
         what: "to the host of the other end",
         from: [A, B],
         moves: &[(1, A)],
-        words: "",
+        program: Program::Pingpong(""),
         count: 6000,
     },
     Case {
         what: "one end after the other, both with events",
         from: [A, B],
         moves: &[(0, C), (1, A)],
-        words: "-e",
+        program: Program::Pingpong("-e"),
         count: 4000,
+    },
+    Case {
+        what: "one end after the other, with ids of rdma_cm",
+        from: [A, B],
+        moves: &[(0, C), (1, A)],
+        program: Program::Rping,
+        count: 6000,
     },
     Case {
         what: "restored where it was, with shared memory",
         from: [C, C],
         moves: &[(1, C)],
-        words: "",
+        program: Program::Pingpong(""),
         count: 8000,
     },
 ];
@@ -118,7 +134,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, Problem> {
     let start = Instant::now();
-    guest::can_run(&["criu", "strip", "ibv_rc_pingpong"], "moving")?;
+    guest::can_run(&["criu", "strip", "ibv_rc_pingpong", "rping"], "moving")?;
     let kernel = Kernel::get(&guest::directory("interop")?.join("kernels"))?;
     let directory = guest::directory("moving")?;
     let initramfs = directory.join("initramfs");
@@ -166,13 +182,21 @@ fn play(guest: &mut Guest) -> Result<(), Problem> {
 const ENDS: [&str; 2] = ["server", "client"];
 
 fn run_case(guest: &mut Guest, case: &Case) -> Result<(), Problem> {
-    let program = format!("ibv_rc_pingpong -c -g 1 -s 8192 -n {} {}", case.count, case.words);
+    let count = case.count;
+    let (server, ready, client) = match case.program {
+        Program::Pingpong(words) => {
+            let program = format!("ibv_rc_pingpong -c -g 1 -s 8192 -n {count} {words}");
+            (program.clone(), "wait_tcp_in", program)
+        }
+        Program::Rping => {
+            let client = format!("rping -c -V -S 2048 -C {count} -p 18515 -a");
+            (String::from("rping -s -v -S 2048 -p 18515"), "wait_id_in", client)
+        }
+    };
     let mut at = case.from;
-    run_in(
-        guest,
-        &format!("start {} server {program}; wait_tcp_in {} 18515", at[0].name, at[0].name),
-    )?;
-    run_in(guest, &format!("start {} client {program} {}", at[1].name, at[0].address))?;
+    let [server_at, client_at] = at;
+    run_in(guest, &format!("start {0} server {server}; {ready} {0} 18515", server_at.name))?;
+    run_in(guest, &format!("start {} client {client} {}", client_at.name, server_at.address))?;
     for &(end, to) in case.moves {
         expect_progress(guest, at[end])?;
         for file in ENDS {
@@ -188,9 +212,12 @@ fn run_case(guest: &mut Guest, case: &Case) -> Result<(), Problem> {
     }
     for file in ENDS {
         wait_for(guest, &format!("has_ended {file}"), PROGRAM)?;
-        let ended =
-            format!("grep -q '{} iters' /tmp/{file} && ! grep -q invalid /tmp/{file}", case.count);
-        run_in(guest, &ended)?;
+        let (has, has_not) = match (case.program, file) {
+            (Program::Pingpong(_), _) => (format!("{count} iters"), "invalid"),
+            (Program::Rping, "server") => (String::from("DISCONNECT EVENT"), "error"),
+            (Program::Rping, _) => (String::new(), "error"),
+        };
+        run_in(guest, &format!("grep -q '{has}' /tmp/{file} && ! grep -q {has_not} /tmp/{file}"))?;
     }
     Ok(())
 }
