@@ -207,8 +207,8 @@ impl Slots {
     /// it.
     pub(crate) fn open_on(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
         debug_assert!(self.owner(slot).is_none(), "slot {slot} is given out");
-        // Sockets are bound in the order of slots, which their indexes follow. Those before this one are opened too, and wait
-        // like freed ones.
+        // Sockets are bound in the order of slots, which their indexes follow. Those before this one are
+        // opened too, and wait like freed ones.
         while self.sockets.len() < self.place(slot)
             && let Some(before) = self.next_slot()
         {

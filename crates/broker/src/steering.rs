@@ -43,9 +43,9 @@ fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
     Instruction { code, jt: if_true, jf: if_false, k }
 }
 
-/// The program for these slots and the indexes of their sockets, in ascending order of slots. It
-/// decides between at most half of the slots at each step, because each packet runs it. A payload that is too short for a BTH goes to index 0 (the kernel's result of a load beyond the
-/// end), where it is counted.
+/// The program for these slots and the indexes of their sockets, in ascending order of slots. Each
+/// packet runs it, so each step leaves half of the slots. A payload that is too short for a BTH goes
+/// to index 0 (the kernel's result of a load beyond the end), where it is counted.
 pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_BYTE, SLOT_OFFSET),

@@ -4,7 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 
@@ -241,6 +241,60 @@ fn a_connection_within_one_host_is_made_and_taken_down() {
                 connect(at);
             });
             serve(at, &ready);
+        });
+    });
+}
+
+/// The program's end of the event socket stays what it is.
+#[test]
+fn a_file_that_was_taken_away_goes_on_where_it_is_put() {
+    in_namespace("a_file_that_was_taken_away_goes_on_where_it_is_put", || {
+        common::veth("eth0", "far0");
+        run("ip addr add 10.0.0.1/24 dev eth0");
+        let at: SocketAddr = "10.0.0.1:7471".parse().unwrap();
+        let mut program = Program::new();
+        let id = program.create_id(1);
+        let mut bind = 0_u64.to_ne_bytes().to_vec();
+        bind.extend(address(Some(at)));
+        bind.extend(id.to_ne_bytes());
+        program.command(BIND_IP, 0, &bind);
+        program.command(LISTEN, 0, &[id.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+
+        let number = program.cm.file;
+        let (bytes, socket) = program.client.cm_take(number).unwrap();
+        let ids = |client: &mut Client| client.status().unwrap().broker.cm_ids.len();
+        assert_eq!(ids(&mut program.client), 0);
+        let gone = program.client.cm_take(number).unwrap_err();
+        assert_eq!(gone.errno(), libc::EBADF, "{gone}");
+
+        // It comes from another host, so the connection to the broker is another one.
+        program.client = client("");
+        let mut put = |bytes: &[u8], number, socket: &OwnedFd| {
+            let moved = (bytes.to_vec(), socket.try_clone().unwrap());
+            let refused = program.client.cm_put(number, moved, Apm::Off, None);
+            refused.map_err(|error| error.errno())
+        };
+        for len in 0..bytes.len() {
+            assert_eq!(put(&bytes[..len], number, &socket), Err(libc::EINVAL), "{len}");
+        }
+        assert_eq!(put(&bytes, 1 << 32, &socket), Err(libc::EINVAL));
+        put(&bytes, number, &socket).unwrap();
+        assert_eq!(put(&bytes, number, &socket), Err(libc::EADDRINUSE), "the file");
+        assert_eq!(put(&bytes, number ^ 1, &socket), Err(libc::EADDRINUSE), "its id");
+        assert_eq!(ids(&mut program.client), 1);
+
+        thread::scope(|scope| {
+            let client = scope.spawn(move || connect(at));
+            let request = program.expect(CONNECT_REQUEST);
+            let busy = program.client.cm_take(number).unwrap_err();
+            assert_eq!(busy.errno(), libc::EBUSY, "{busy}");
+            let mut accept = 2_u64.to_ne_bytes().to_vec();
+            accept.extend(parameters(0x0001_0002));
+            accept.extend(request.to_ne_bytes());
+            accept.extend([0; 12]);
+            program.command(ACCEPT, 0, &accept);
+            program.expect(ESTABLISHED);
+            client.join().unwrap();
         });
     });
 }

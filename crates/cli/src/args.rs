@@ -387,7 +387,8 @@ Examples:
   criu restore --images-dir /shared/4711 --restore-detached      on the other host
   polypath move 4711 --within 0        leave and come back at once
 
-Exit status: 1 if there is no such program, if it has ids of rdma_cm, or no broker runs.")]
+Exit status: 1 if there is no such program, if ids of rdma_cm that it has can't move now, or no
+broker runs.")]
 pub(crate) struct Move {
     /// The program, as `polypath status` shows it
     #[arg(value_name = "PID")]
@@ -396,7 +397,8 @@ pub(crate) struct Move {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=86_400))]
     pub(crate) within: u32,
-    /// Do it although ids of rdma_cm are lost, and peers are told that their connections are over
+    /// Do it although ids of rdma_cm that can't move now are lost, and their peers are told that the
+    /// connections are over
     #[arg(long)]
     pub(crate) force: bool,
 }

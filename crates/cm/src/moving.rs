@@ -127,7 +127,7 @@ impl Cm {
         for (n, c) in connections.iter().enumerate() {
             let owned = ids.iter().any(|id| id.connection == Some(c.local_id));
             let twice = connections[..n].iter().any(|other| other.local_id == c.local_id);
-            if !owned || twice {
+            if !owned || twice || !c.is_quiet() {
                 return Err(CantMove::Invalid);
             }
             if !self.ib.has_place_for(c) {

@@ -1,5 +1,7 @@
 //! The process's end of a connection to the broker.
 
+mod cm;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -13,10 +15,11 @@ use crate::message::{
     self, Ends, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope,
 };
 use crate::migration::PathNews;
-use crate::settings::Apm;
 use crate::socket;
 use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
+
+pub use cm::CmFile;
 
 /// The number of attempts if a broker is just ending, or two are started at once. Each attempt
 /// starts a process, so attempts are milliseconds apart.
@@ -50,16 +53,6 @@ pub struct Lane {
     pub socket: OwnedFd,
     /// The size of its receive buffer in bytes, as the kernel counts it.
     pub receive_buffer: u32,
-}
-
-/// An open CM file.
-#[derive(Debug)]
-pub struct CmFile {
-    /// The file's number in requests.
-    pub file: u64,
-    /// The application's end of the event socket: every datagram is one complete
-    /// `rdma_ucm_event_resp`.
-    pub events: OwnedFd,
 }
 
 impl Client {
@@ -272,67 +265,6 @@ impl Client {
         opening: Vec<u8>,
     ) -> Result<(), IpcError> {
         self.done(&Request::OpenStream { slot, ends, port, opening })
-    }
-
-    /// Opens a CM file. `apm` is about ids that did not ask for migration. `tcp`: the TCP port by which its
-    /// messages may go, too.
-    ///
-    /// # Errors
-    /// Those of [`call`](Self::call).
-    pub fn open_cm(&mut self, apm: Apm, tcp: Option<u16>) -> Result<CmFile, IpcError> {
-        match self.call_with_fd(&Request::OpenCm { apm, tcp })? {
-            (Reply::Cm { file }, Some(events)) => Ok(CmFile { file, events }),
-            _ => Err(UNEXPECTED),
-        }
-    }
-
-    /// Sends a command to a CM file. Returns the response structure.
-    ///
-    /// # Errors
-    /// [`IpcError::Refused`] with the errno that the kernel's `write()` would give; otherwise those
-    /// of [`call`](Self::call).
-    pub fn cm_command(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, IpcError> {
-        match self.call(&Request::CmCommand { file, bytes: bytes.to_vec() })? {
-            Reply::CmResponse { bytes } => Ok(bytes),
-            _ => Err(UNEXPECTED),
-        }
-    }
-
-    /// Takes a CM file away from the broker: what it holds, and the broker's end of its event socket.
-    ///
-    /// # Errors
-    /// Those of [`call`](Self::call); `EBUSY` if something of it is under way.
-    pub fn cm_take(&mut self, file: u64) -> Result<(Vec<u8>, OwnedFd), IpcError> {
-        match self.call_with_fd(&Request::CmTake { file })? {
-            (Reply::CmTaken { bytes }, Some(socket)) => Ok((bytes, socket)),
-            _ => Err(UNEXPECTED),
-        }
-    }
-
-    /// Gives a broker a CM file that [`cm_take`](Self::cm_take) took away from one.
-    ///
-    /// # Errors
-    /// Those of [`call`](Self::call); `EADDRINUSE` if a number or a port is in use there.
-    pub fn cm_put(
-        &mut self,
-        file: u64,
-        (bytes, socket): (Vec<u8>, OwnedFd),
-        apm: Apm,
-        tcp: Option<u16>,
-    ) -> Result<(), IpcError> {
-        self.send_with_fd(&Request::CmPut { file, bytes, apm, tcp }, Some(socket.as_fd()))?;
-        match self.receive()? {
-            (Reply::Done, _) => Ok(()),
-            _ => Err(UNEXPECTED),
-        }
-    }
-
-    /// Adds an unread event to the CM file that its id moved to.
-    ///
-    /// # Errors
-    /// Those of [`call`](Self::call).
-    pub fn cm_requeue(&mut self, file: u64, event: &[u8]) -> Result<(), IpcError> {
-        self.done(&Request::CmRequeue { file, event: event.to_vec() })
     }
 
     /// Takes paths down or up by hand.

@@ -50,8 +50,8 @@ impl Broker {
         let ids: usize = of_process.map(|(id, _)| self.cm.immobile_ids(ClientId(*id))).sum();
         if ids > 0 && !force {
             let text = format!(
-                "process {pid} has {ids} rdma_cm ids that can't move now: their connections are being made or \
-                 ended, or may migrate to alternate paths, or they are in multicast groups. Try again, or \
+                "process {pid} has {ids} rdma_cm ids that can't move now: their connections are being made \
+                 or ended, or may migrate to alternate paths, or they are in multicast groups. Try again, or \
                  repeat the command with --force if the program can do without them"
             );
             return Err(Refusal::new(libc::EBUSY, text));

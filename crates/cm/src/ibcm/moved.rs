@@ -16,10 +16,9 @@ use core::time::Duration;
 use super::alternates::{addresses, put_addresses};
 use super::connection::{Connection, Pending, State};
 use super::endpoints::Endpoints;
-use super::receive::Received;
 use super::table::{Connections, DREQ_FIRST_TIMEOUT};
 use super::{alternates, mad};
-use crate::env::ClientId;
+use crate::env::{ClientId, MadAddress};
 
 const MAGIC: [u8; 8] = *b"PolyMove";
 const VERSION: u8 = 1;
@@ -56,13 +55,18 @@ fn rtu(c: &Connection, kind: Kind) -> mad::Mad {
     mad::rtu_with(c, &data)
 }
 
+impl Connection {
+    /// Whether the peer owes it no answer that it needs, and it owes none.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self.state, State::Established | State::Idle)
+    }
+}
+
 impl Connections {
     /// Whether a connection can move: nothing of it is under way.
     pub(crate) fn can_move(&self, local_id: u32) -> bool {
-        self.get(local_id).is_none_or(|c| {
-            let quiet = matches!(c.state, State::Established | State::Idle);
-            quiet && c.answer.is_none() && !c.migration.is_on()
-        })
+        self.get(local_id)
+            .is_none_or(|c| c.is_quiet() && c.answer.is_none() && !c.migration.is_on())
     }
 
     /// Whether a connection with these numbers could be taken over.
@@ -110,7 +114,8 @@ impl Connections {
         }
     }
 
-    pub(super) fn moved_received(&mut self, rx: &Received<'_>, local_id: u32, word: Word) {
+    /// An end of this connection has moved, or has heard that this end has.
+    pub(super) fn moved_received(&mut self, from: &MadAddress, local_id: u32, word: Word) {
         let Some(c) = self.get_mut(local_id) else { return };
         // A DREQ that is on its way to the old host is repeated to the new one.
         if !matches!(c.state, State::Established | State::DreqSent) || c.migration.is_on() {
@@ -122,9 +127,9 @@ impl Connections {
         match word.kind {
             Kind::Moved => {
                 let traffic_class = c.endpoints.traffic_class;
-                c.endpoints = Endpoints::answering(rx.from, traffic_class);
+                c.endpoints = Endpoints::answering(from, traffic_class);
                 let heard = rtu(c, Kind::Heard);
-                self.answer(rx, heard);
+                self.send(Endpoints::answering(from, 0), heard, None, 0);
             }
             Kind::Heard if c.state == State::Established => {
                 c.pending = None;

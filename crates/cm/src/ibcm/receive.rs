@@ -242,7 +242,7 @@ impl Connections {
             return self.answer(rx, rej);
         }
         if let Some(word) = moved::parse(&rtu.private_data) {
-            return self.moved_received(rx, local_id, word);
+            return self.moved_received(rx.from, local_id, word);
         }
         if let Some(addresses) = alternates::parse(&rtu.private_data) {
             c.alternates.set_peer(addresses);
