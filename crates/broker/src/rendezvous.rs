@@ -33,6 +33,15 @@ pub(crate) struct Place {
     heard: Duration,
 }
 
+/// Why a datagram is not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// It is damaged, or does not come from who looks for somebody.
+    Invalid,
+    /// Whom it is for was not heard lately.
+    Unknown,
+}
+
 /// Where tokens were heard.
 #[derive(Debug, Default)]
 pub(crate) struct Rendezvous(HashMap<Token, Place>);
@@ -43,23 +52,25 @@ impl Rendezvous {
         bytes.first() == Some(&Opcode::MP_RELAY.0)
     }
 
-    /// Takes a datagram. Returns the packet to pass on, without its ICRC, and where to. `None`: it is none,
-    /// is damaged, or nobody is known whom it is for.
+    /// Takes a datagram. Returns the packet to pass on, without its ICRC, and where to.
+    ///
+    /// # Errors
+    /// It goes nowhere.
     pub(crate) fn take(
         &mut self,
         now: Duration,
         datagram: &Datagram,
         buffer: &[u8],
-    ) -> Option<(Place, Vec<u8>)> {
-        let bytes = buffer.get(..datagram.len)?;
+    ) -> Result<(Place, Vec<u8>), Stays> {
+        let bytes = buffer.get(..datagram.len).ok_or(Stays::Invalid)?;
         let (remote, local) = (canonical(datagram.from.ip()), canonical(datagram.to));
         let flow = Flow::new(remote, local, datagram.from.port());
-        FlowCrc::new(&flow).verify(bytes, 0)?;
-        let packet = Packet::parse(bytes).ok()?;
-        let relay = Relay::decode(packet.payload)?;
+        FlowCrc::new(&flow).verify(bytes, 0).ok_or(Stays::Invalid)?;
+        let packet = Packet::parse(bytes).map_err(|_| Stays::Invalid)?;
+        let relay = Relay::decode(packet.payload).ok_or(Stays::Invalid)?;
         let right = packet.headers.bth.dest_qpn == RENDEZVOUS_QPN && is_unicast(remote);
         if !right || relay.from == relay.to {
-            return None;
+            return Err(Stays::Invalid);
         }
         if self.0.len() >= TOKENS_MAX && !self.0.contains_key(&relay.from) {
             self.0.retain(|_, place| now.saturating_sub(place.heard) < KEEP);
@@ -69,9 +80,9 @@ impl Rendezvous {
         if self.0.len() < TOKENS_MAX || self.0.contains_key(&relay.from) {
             self.0.insert(relay.from, place);
         }
-        let to = *self.0.get(&relay.to)?;
-        let fresh = now.saturating_sub(to.heard) < KEEP;
-        fresh.then(|| (to, relay.encode(to.number)))
+        let to = self.0.get(&relay.to).filter(|to| now.saturating_sub(to.heard) < KEEP);
+        let to = *to.ok_or(Stays::Unknown)?;
+        Ok((to, relay.encode(to.number)))
     }
 }
 
@@ -106,7 +117,12 @@ mod tests {
         (Datagram { len: bytes.len(), from, to: HERE.parse().unwrap(), ifindex: 4 }, bytes)
     }
 
-    fn take(at: &mut Rendezvous, now: Duration, host: u8, to: u8) -> Option<(Place, Vec<u8>)> {
+    fn take(
+        at: &mut Rendezvous,
+        now: Duration,
+        host: u8,
+        to: u8,
+    ) -> Result<(Place, Vec<u8>), Stays> {
         let (datagram, bytes) = datagram(host, to, false);
         assert!(Rendezvous::is_for(&bytes));
         at.take(now, &datagram, &bytes)
@@ -115,8 +131,8 @@ mod tests {
     #[test]
     fn who_comes_second_is_heard_by_the_first_and_then_both_by_each_other() {
         let mut at = Rendezvous::default();
-        assert_eq!(take(&mut at, SECOND, 1, 2), None, "nobody is there");
-        assert_eq!(take(&mut at, SECOND, 3, 4), None, "another pair");
+        assert_eq!(take(&mut at, SECOND, 1, 2), Err(Stays::Unknown), "nobody is there");
+        assert_eq!(take(&mut at, SECOND, 3, 4), Err(Stays::Unknown), "another pair");
         let (place, bytes) = take(&mut at, SECOND, 2, 1).unwrap();
         assert_eq!((place.remote, place.ifindex), ([10, 0, 0, 1].into(), 4));
         let told = Packet::parse_body_with(&bytes, |packet| {
@@ -128,21 +144,25 @@ mod tests {
         told.unwrap();
         let (place, _) = take(&mut at, 2 * SECOND, 1, 2).unwrap();
         assert_eq!(place.remote, IpAddr::from([10, 0, 0, 2]));
-        assert_eq!(take(&mut at, 2 * SECOND + KEEP, 1, 2), None, "nobody has heard it for long");
+        assert_eq!(
+            take(&mut at, 2 * SECOND + KEEP, 1, 2),
+            Err(Stays::Unknown),
+            "nobody has heard it for long"
+        );
     }
 
     #[test]
     fn nothing_is_passed_on_that_is_damaged_cut_off_or_for_its_sender() {
         let mut at = Rendezvous::default();
-        take(&mut at, SECOND, 1, 2);
+        let _ = take(&mut at, SECOND, 1, 2);
         let (whole, bytes) = datagram(2, 1, true);
-        assert_eq!(at.take(SECOND, &whole, &bytes), None);
+        assert_eq!(at.take(SECOND, &whole, &bytes), Err(Stays::Invalid));
         let (whole, bytes) = datagram(2, 1, false);
         for len in 0..bytes.len() {
             let part = Datagram { len, ..whole };
-            assert_eq!(at.take(SECOND, &part, &bytes), None, "{len}");
+            assert_eq!(at.take(SECOND, &part, &bytes), Err(Stays::Invalid), "{len}");
         }
-        assert_eq!(take(&mut at, SECOND, 1, 1), None);
+        assert_eq!(take(&mut at, SECOND, 1, 1), Err(Stays::Invalid));
     }
 
     #[test]
@@ -160,9 +180,9 @@ mod tests {
             token[..4].copy_from_slice(&n.to_be_bytes());
             at.0.insert(token, place(SECOND * (n % 2) * 100));
         }
-        take(&mut at, SECOND, 1, 2);
+        let _ = take(&mut at, SECOND, 1, 2);
         assert!(!at.0.contains_key(&[1; 16]), "there is no room");
-        take(&mut at, KEEP + SECOND, 1, 2);
+        let _ = take(&mut at, KEEP + SECOND, 1, 2);
         assert!(at.0.contains_key(&[1; 16]));
         assert_eq!(at.0.len(), TOKENS_MAX / 2 + 1);
     }

@@ -92,6 +92,16 @@ counters! {
         /// Packets for queue pair 1 whose payload is not 256 bytes.
         #[unit(Packets)]
         pub qp1_dropped_not_a_mad: u64,
+        /// Packets between two hosts that look for each other, which this broker has passed on as their
+        /// rendezvous.
+        #[unit(Packets)]
+        pub rendezvous_passed_on: u64,
+        /// Packets to the rendezvous for somebody whom it has not heard for two minutes.
+        #[unit(Packets)]
+        pub rendezvous_unknown: u64,
+        /// Packets to the rendezvous that are damaged or that nobody sends who looks for another one.
+        #[unit(Packets)]
+        pub rendezvous_invalid: u64,
         /// Packets for queue pairs of programs that have ended.
         #[unit(Packets)]
         pub packets_dropped_slot_unowned: u64,

@@ -9,7 +9,7 @@ use super::{Broker, FILE, TURN, token};
 use crate::files::Delivery;
 use crate::log::log;
 use crate::qp1;
-use crate::rendezvous::Rendezvous;
+use crate::rendezvous::{Rendezvous, Stays};
 use crate::sys::epoll::{Event, Interest};
 use crate::sys::process::now;
 use crate::sys::udp::Datagram;
@@ -48,7 +48,12 @@ impl Broker {
 
     /// Passes a packet on between two hosts that look for each other.
     fn pass_on(&mut self, datagram: &Datagram, buffer: &[u8]) {
-        let Some((to, packet)) = self.rendezvous.take(now(), datagram, buffer) else { return };
+        let (to, packet) = match self.rendezvous.take(now(), datagram, buffer) {
+            Ok(passed) => passed,
+            Err(Stays::Invalid) => return self.counters.rendezvous_invalid += 1,
+            Err(Stays::Unknown) => return self.counters.rendezvous_unknown += 1,
+        };
+        self.counters.rendezvous_passed_on += 1;
         let ours = self.host.has_address(to.remote);
         let through = if ours { 0 } else { to.ifindex };
         if let Err(error) = self.qp1.pass_on(to.local, to.remote, through, &packet)
