@@ -17,6 +17,9 @@ use crate::types::{AttachError, PathAddress, PathEvent, PathState, Reason};
 use crate::ud::UdKey;
 use polypath_types::{PathId, PathKind, PeerId};
 
+/// The paths that are remembered when they are gone.
+const REMOVED_KNOWN: usize = 32;
+
 impl PathManager {
     /// Attaches a queue pair (RC or UC) that is connected (RTR). If it may use several paths, the
     /// handshake with the peer begins; [`PathEvent::MultipathAgreed`] tells of its success.
@@ -255,10 +258,18 @@ impl PathManager {
         let Some(path) = self.paths.get_mut(index) else { return };
         path.users = path.users.saturating_sub(1);
         if path.users == 0 {
+            let address = path.address;
             self.paths.remove(index);
+            self.removed.truncate(REMOVED_KNOWN - 1);
+            self.removed.push_front((index, address));
             self.timers.set(Timer::DownDelay(index), None);
             self.timers.set(Timer::Stream(index), None);
         }
+    }
+
+    /// The address of a path that was removed not long ago: events may name it after it is gone.
+    pub fn former_address(&self, path: PathId) -> Option<&PathAddress> {
+        self.removed.iter().find(|(id, _)| *id == path).map(|(_, address)| address)
     }
 
     /// The path of an address handle. Counted: give it back with [`PathManager::release_ud`].
@@ -491,5 +502,36 @@ mod tests {
         assert_eq!((paths.alive().count(), paths.check()), (0, Ok(())));
         link(&mut paths, true);
         assert_eq!(state(&paths), Some((PathState::Up, None)));
+    }
+
+    #[test]
+    fn a_path_that_is_gone_is_remembered_for_those_who_name_it() {
+        let (now, ip) = (Duration::ZERO, |n: u8| IpAddr::from([10, 0, 0, n]));
+        let mut paths =
+            PathManager::new(Config::default(), LaneIdentity { instance: 1, slot: 1 }, [0; 16]);
+        let here = LocalAddress {
+            ip: ip(1),
+            prefix_len: 24,
+            ifindex: 7,
+            link_up: true,
+            usable: true,
+            speed_mbps: 0,
+        };
+        paths.set_local(now, &[here]);
+        let path = paths.ud_path(now, ip(1), ip(2), PathOptions::default()).unwrap();
+        // Its address goes first.
+        paths.set_local(now, &[]);
+        paths.release_ud(path);
+        let named = |paths: &PathManager| {
+            let address = paths.former_address(path);
+            address.map(|address| (address.local, address.remote, address.ifindex))
+        };
+        assert_eq!((paths.path(path), named(&paths)), (None, Some((ip(1), ip(2), 7))));
+        paths.set_local(now, &[here]);
+        let keep: Vec<_> = (10..100)
+            .map(|n| paths.ud_path(now, ip(1), ip(n), PathOptions::default()).unwrap())
+            .collect();
+        keep.into_iter().rev().for_each(|path| paths.release_ud(path));
+        assert_eq!(paths.removed.len(), REMOVED_KNOWN);
     }
 }

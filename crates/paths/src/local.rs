@@ -47,7 +47,10 @@ impl PathManager {
         let (fault, ifindex) = (self.fault_of(p), self.local.ifindex_of(local));
         let Some(p) = self.paths.get_mut(index) else { return };
         if !matches!(kind, PathKind::Local { .. }) {
-            p.address.ifindex = ifindex;
+            // One whose address is gone is named by the interface that it was on.
+            if ifindex != 0 {
+                p.address.ifindex = ifindex;
+            }
         }
         let down = p.state == PathState::Down;
         match fault {

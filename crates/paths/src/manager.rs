@@ -99,6 +99,8 @@ pub struct PathManager {
     pub(crate) usage: Usage,
     /// Whether any peer is sent everything by two paths.
     pub(crate) sends_twice: bool,
+    /// The paths that were removed last, which events may still name.
+    pub(crate) removed: VecDeque<(PathId, PathAddress)>,
     /// The version of what the next association announces: one more than before, once that has changed in
     /// other ways than by addresses.
     pub(crate) first_version: u32,
@@ -134,6 +136,7 @@ impl PathManager {
     pub fn new(config: Config, lane: LaneIdentity, seed: [u8; 16]) -> Self {
         Self {
             sends_twice: Usage::of(&config).has_redundant(),
+            removed: VecDeque::new(),
             usage: Usage::of(&config),
             first_version: 1,
             kept_to: BTreeMap::new(),

@@ -121,7 +121,7 @@ impl LaneIo {
         paths: &'a PathManager,
         path: PathId,
     ) -> Option<&'a PathAddress> {
-        paths.path(path).or_else(|| self.last_address(path))
+        paths.path(path).or_else(|| self.last_address(path)).or_else(|| paths.former_address(path))
     }
 
     /// The name of a path. If its address is not known, the number takes the interface's place.
