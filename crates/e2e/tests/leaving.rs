@@ -99,6 +99,41 @@ fn programs_leave_with_their_ids_and_come_back() -> Result<(), Error> {
     Ok(())
 }
 
+/// Whatever of its ids is under way when it is asked to leave, none is lost.
+#[test]
+fn a_server_leaves_while_clients_come_and_go() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let (host, to) = (lab.host(0), lab.host(0).ipv4(0));
+    let server = host.verbs(["rping", "-s", "-P", "-a", &to]).device(MP).spawn()?;
+    host.wait_cm_listen(&server, 7174, LIMIT)?;
+    // A client that comes while the server is away may be refused.
+    let clients =
+        "n=0; while [ $n -lt 50 ]; do rping -c -C 3 -a $0 && n=$((n + 1)) && echo served; done";
+    let clients = lab.host(1).verbs(["sh", "-c", clients, &to]).device(MP).spawn()?;
+    let served = |least: usize| {
+        until("clients that are served", LIMIT, || {
+            server.expect_alive()?;
+            let served = clients.text().matches("served").count();
+            Ok((served >= least).then_some(()))
+        })
+    };
+    let pid = server.id().to_string();
+    for times in 1..=4 {
+        served(10 * times)?;
+        until("the server leaves", LIMIT, || {
+            // It is refused while a connection is being made or ended.
+            let left = host.command(&["move", &pid, "--within", "0"])?.run(LIMIT)?;
+            Ok(left.expect_success().is_ok().then_some(()))
+        })?;
+    }
+    clients.finish(LIMIT)?.expect_success()?;
+    server.expect_alive()?;
+    let said = server.text();
+    assert!(!said.contains("are lost"), "{said}");
+    Ok(())
+}
+
 /// The numbers and states of ids, and their queue pairs.
 fn numbers_of(ids: &Value) -> Vec<[Value; 3]> {
     let ids = ids.as_array().into_iter().flatten();

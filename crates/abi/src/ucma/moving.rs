@@ -17,7 +17,7 @@ use crate::lock::Held;
 use crate::ucma::{FILES, File, inode, who};
 use crate::{broker, guard, log};
 
-/// How often a file is asked for that can't move because something of it is under way, and the pause between.
+/// How often files are asked for again because something of one is under way, and the pause before.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -41,9 +41,19 @@ pub(super) fn take_part() {
 }
 
 fn leave() -> Return {
-    // Whoever wants to ask the broker waits until the program is back.
-    let mut client = broker::CLIENT.lock();
-    let taken = guard::run(Vec::new(), || client.as_mut().map(take_all).unwrap_or_default());
+    let mut left = ATTEMPTS;
+    let (mut client, taken) = loop {
+        // Whoever wants to ask the broker waits until the program is back.
+        let mut client = broker::CLIENT.lock();
+        let take = || client.as_mut().map_or(Some(Vec::new()), |open| take_all(open, left == 0));
+        if let Some(taken) = guard::run(Some(Vec::new()), take) {
+            break (client, taken);
+        }
+        // The program may have to do something about it, such as accept a connection.
+        drop(client);
+        left -= 1;
+        std::thread::sleep(PAUSE);
+    };
     AWAY.store(true, Ordering::Release);
     *client = None;
     Box::new(move || {
@@ -52,7 +62,9 @@ fn leave() -> Return {
     })
 }
 
-fn take_all(client: &mut Client) -> Vec<Taken> {
+/// Takes all files from the broker. `None` if something of one is under way; then nothing is taken, unless
+/// this is the last attempt.
+fn take_all(client: &mut Client, last: bool) -> Option<Vec<Taken>> {
     let files: Vec<(c_int, File)> = FILES
         .lock()
         .iter()
@@ -68,23 +80,24 @@ fn take_all(client: &mut Client) -> Vec<Taken> {
             ));
             continue;
         }
-        match take(client, file.number) {
+        match client.cm_take(file.number) {
             Ok(moved) => taken.push(Taken { fd, file, moved }),
+            Err(IpcError::Refused { errno: libc::EBUSY, .. }) if !last => {
+                put_all(client, taken);
+                return None;
+            }
             Err(error) => log::warn(format_args!("rdma_cm ids are lost: {error}")),
         }
     }
-    taken
+    Some(taken)
 }
 
-fn take(client: &mut Client, number: u64) -> Result<(Vec<u8>, OwnedFd), IpcError> {
-    let mut left = ATTEMPTS;
-    loop {
-        match client.cm_take(number) {
-            Err(IpcError::Refused { errno: libc::EBUSY, .. }) if left > 0 => {
-                left -= 1;
-                std::thread::sleep(PAUSE);
-            }
-            done => return done,
+/// Gives files to a broker.
+fn put_all(client: &mut Client, taken: Vec<Taken>) {
+    let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
+    for Taken { file, moved, .. } in taken {
+        if let Err(error) = client.cm_put(file.number, moved, apm, tcp) {
+            log::warn(format_args!("rdma_cm ids are lost: {error}"));
         }
     }
 }
@@ -111,10 +124,5 @@ fn come_back(mut client: Held<'static, Option<Client>>, taken: Vec<Taken>) {
             return;
         }
     };
-    let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
-    for Taken { file, moved, .. } in taken {
-        if let Err(error) = open.cm_put(file.number, moved, apm, tcp) {
-            log::warn(format_args!("rdma_cm ids are lost: {error}"));
-        }
-    }
+    put_all(open, taken);
 }
