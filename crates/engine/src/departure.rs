@@ -163,14 +163,14 @@ impl EngineInner {
         };
         let mut sockets = Vec::new();
         for lane in self.lanes.iter() {
-            sockets.push((lane, client.open_lane_on(lane.slot)?.socket));
+            sockets.push((lane, client.open_lane_on(lane.slot)?));
         }
         let (stream, table) = Client::connect(hello)?.subscribe()?;
         // The broker may have ended in between, or another one may have taken its place.
         client.call(&Request::Ping)?;
         self.can_end(&stream)?;
-        for (lane, socket) in sockets {
-            if let Err(error) = lane.arrive(&socket) {
+        for (lane, opened) in sockets {
+            if let Err(error) = lane.arrive(&opened) {
                 log::warn(&format!("slot {}: taking its socket: {error}", lane.slot));
             }
             accept_streams(&mut client, lane);

@@ -21,13 +21,17 @@ const RECEIVE_WINDOW_MAX: u32 = polypath_transport::REACH;
 pub(crate) fn settings(receive_buffer: u32, kinds: (bool, bool)) -> PathConfig {
     let (local, tcp) = kinds;
     PathConfig {
-        // The kernel accounts about two bytes for each byte of payload.
-        receive_window: (receive_buffer / 2).min(RECEIVE_WINDOW_MAX),
+        receive_window: receive_window(receive_buffer),
         reach: polypath_transport::REACH,
         local_window: if local { crate::media::local::WINDOW } else { 0 },
         tcp_window: if tcp { crate::media::tcp::WINDOW } else { 0 },
         ..PathConfig::default()
     }
+}
+
+/// What a receive buffer of this size takes: the kernel accounts about two bytes for each byte of payload.
+pub(crate) fn receive_window(receive_buffer: u32) -> u32 {
+    (receive_buffer / 2).min(RECEIVE_WINDOW_MAX)
 }
 
 /// How a lane uses its paths.

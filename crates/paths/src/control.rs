@@ -97,8 +97,8 @@ impl PathManager {
                 let path = self.member_at(index, PathNumber(frame.path), from)?;
                 self.probe_answered(index, path, number)?;
             }
-            Body::Addresses { version, ports, list } => {
-                self.take_addresses(index, version, ports, list);
+            Body::Addresses { version, ports, window, list } => {
+                self.take_addresses(index, version, (ports, window), list);
             }
             Body::Table { version, entries } => self.take_table(index, version, &entries),
             Body::Notice => {}
@@ -168,7 +168,7 @@ impl PathManager {
         &mut self,
         index: AssociationId,
         version: u32,
-        ports: u8,
+        (ports, window): (u8, u32),
         list: Vec<Announced>,
     ) {
         let Some(a) = self.associations.get_mut(index) else { return };
@@ -178,6 +178,9 @@ impl PathManager {
         a.set_remote_addresses(version, list);
         if ports > 0 {
             a.remote_ports = ports;
+        }
+        if window > 0 {
+            self.set_remote_window(index, window);
         }
         self.lead(index);
     }
@@ -409,7 +412,8 @@ impl PathManager {
         let (list, version, ports) = (a.announced.clone(), a.announced_version, a.local_ports);
         let mut sent = false;
         if addresses {
-            let body = Body::Addresses { version, ports, list };
+            let window = self.config.receive_window;
+            let body = Body::Addresses { version, ports, window, list };
             self.send_control(index, None, &body, true);
             sent = true;
         }

@@ -19,7 +19,7 @@ use crate::peers::PeerKey;
 use crate::select::Pair;
 use crate::timers::Timer;
 use crate::types::{PathState, Reason};
-use polypath_types::PeerId;
+use polypath_types::{PathId, PathKind, PeerId};
 
 /// Pairs of addresses remembered as those that queue pairs were connected with.
 const MAX_ANCHORS: usize = 4;
@@ -130,6 +130,29 @@ impl PathManager {
             self.begin_control(index);
         }
         true
+    }
+
+    /// The peer has another receive buffer than before, because it has moved.
+    pub(crate) fn set_remote_window(&mut self, index: AssociationId, window: u32) {
+        let Some(a) = self.associations.get_mut(index) else { return };
+        if core::mem::replace(&mut a.remote_window, window) == window {
+            return;
+        }
+        let members: Vec<PathId> = a.paths().map(|(_, path)| path).collect();
+        for path in members {
+            if let Some(p) = self.paths.get_mut(path)
+                && p.address.kind == PathKind::Udp
+            {
+                p.congestion.set_limits(Limits { sure: window, max: window });
+            }
+        }
+    }
+
+    /// This lane has another receive buffer, because it has come to another host: bytes of payload that it
+    /// takes at least. Peers are told with the addresses that it has here
+    /// ([`PathManager::left_host`] has to come before).
+    pub fn set_receive_window(&mut self, window: u32) {
+        self.config.receive_window = window;
     }
 
     /// Forgets the association that the peer proposed, because it is not wanted any more.

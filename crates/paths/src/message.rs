@@ -115,6 +115,8 @@ const PORTS_SHIFT: u32 = 16;
 const PORTS_MASK: u32 = 7;
 /// The bits of a table entry's second byte that hold the index of the source port.
 const PORT_BITS: u8 = 0x0f;
+/// The receive window in ADDRESSES counts these, bytes.
+const WINDOW_UNIT: u32 = 4096;
 const FLAG_ANSWER: u8 = 1;
 /// Where the kind is in the second byte of a table's entry.
 const KIND_SHIFT: u32 = 4;
@@ -326,10 +328,12 @@ pub(crate) enum Body {
     Reply {
         number: u32,
     },
-    /// `ports`: as in [`Hello::ports`], but 0 says nothing.
+    /// `ports`: as in [`Hello::ports`]; `window`: as [`Hello::receive_window`], in whole units of
+    /// [`WINDOW_UNIT`]. 0 says nothing of either.
     Addresses {
         version: u32,
         ports: u8,
+        window: u32,
         list: Vec<Announced>,
     },
     Table {
@@ -401,10 +405,12 @@ impl Frame {
             out.extend_from_slice(&r.generation.to_be_bytes());
         }
         match &self.body {
-            Body::Addresses { version, ports, list } => {
+            Body::Addresses { version, ports, window, list } => {
+                let units = u16::try_from(window / WINDOW_UNIT).unwrap_or(u16::MAX);
                 let list = &list[..list.len().min(MAX_ADDRESSES)];
                 out.extend_from_slice(&version.to_be_bytes());
-                out.extend_from_slice(&[list.len() as u8, *ports, 0, 0]);
+                out.extend_from_slice(&[list.len() as u8, *ports]);
+                out.extend_from_slice(&units.to_be_bytes());
                 put_addresses(&mut out, list);
             }
             Body::Table { version, entries } => {
@@ -463,8 +469,8 @@ impl Frame {
             (Opcode::MP_PROBE_REPLY, 0) => Body::Reply { number },
             (Opcode::MP_CONTROL, 1) => {
                 let (version, count, ports) = (r.u32()?, r.u8()?, r.u8()?.min(MAX_PORTS));
-                r.take::<2>()?;
-                Body::Addresses { version, ports, list: take_addresses(&mut r, count)? }
+                let window = u32::from(r.u16()?) * WINDOW_UNIT;
+                Body::Addresses { version, ports, window, list: take_addresses(&mut r, count)? }
             }
             (Opcode::MP_CONTROL, 2) => {
                 let (version, count, _) = (r.u32()?, r.u8()?, r.take::<3>()?);
@@ -573,12 +579,15 @@ mod tests {
 
     /// An older version sends zero there, and ignores it.
     #[test]
-    fn the_number_of_ports_is_behind_that_of_addresses() {
+    fn ports_and_the_window_are_behind_the_number_of_addresses() {
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         let ends = Ends { src: ip(1), dst: ip(2) };
         let key = Key::derive((1, Nonce([1; 16])), (2, Nonce([2; 16])));
-        for (ports, read) in [(0, 0), (1, 1), (8, 8), (200, 8)] {
-            let body = Body::Addresses { version: 7, ports, list: Vec::new() };
+        let windows = [(0, [0, 0], 0), (8 << 10, [0, 2], 8 << 10), (4095, [0, 0], 0)];
+        let cases =
+            [(0, 0), (1, 1), (8, 8), (200, 8)].into_iter().flat_map(|p| windows.map(|w| (p, w)));
+        for ((ports, read), (window, [high, low], window_read)) in cases {
+            let body = Body::Addresses { version: 7, ports, window, list: Vec::new() };
             let frame = Frame {
                 path: 0,
                 generation: 1,
@@ -593,9 +602,10 @@ mod tests {
             };
             let packet = frame.encode(2, 1, &key, ends);
             let payload = &packet[packet.len() - MAC_LEN - 48..];
-            assert_eq!(payload[40..48], [0, 0, 0, 7, 0, ports, 0, 0]);
+            assert_eq!(payload[40..48], [0, 0, 0, 7, 0, ports, high, low]);
             let decoded = Frame::decode(Opcode::MP_CONTROL, payload).unwrap();
-            let wanted = Body::Addresses { version: 7, ports: read, list: Vec::new() };
+            let (ports, window) = (read, window_read);
+            let wanted = Body::Addresses { version: 7, ports, window, list: Vec::new() };
             assert_eq!(decoded.body, wanted);
         }
     }

@@ -37,16 +37,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Hears by this socket of its slot from now on, and sends again.
+    /// Hears by the socket of its slot here from now on, and sends again.
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn arrive(&self, socket: &OwnedFd) -> io::Result<()> {
+    pub(crate) fn arrive(&self, opened: &polypath_ipc::Lane) -> io::Result<()> {
         if self.has_failed() {
             return Ok(());
         }
         self.enter(|state| {
-            state.hear_by(socket)?;
+            state.hear_by(&opened.socket)?;
+            let window = crate::path_settings::receive_window(opened.receive_buffer);
+            state.core.paths_mut().set_receive_window(window);
             state.io.open_again();
             self.sleeper.more_to_wait_for();
             Ok::<(), io::Error>(())

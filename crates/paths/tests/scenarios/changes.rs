@@ -447,3 +447,36 @@ fn addresses_that_a_handshake_tells_first_make_a_path() {
         assert!(net.hosts.iter().all(|h| h.acked > 0), "seed {seed}");
     }
 }
+
+/// Both hosts have the same addresses as before, or each path has other ones.
+#[test]
+fn who_comes_to_a_host_with_another_receive_buffer_is_sent_no_more_than_that_takes() {
+    for (seed, renumbered) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut net = connected(seed);
+        net.start_traffic();
+        net.run(500 * MS);
+        let windows = |net: &Net| {
+            let status = net.hosts[1].paths.status();
+            let members = status.peers[0].paths.iter().filter(|p| p.state == PathState::Up);
+            members.map(|p| p.window).collect::<Vec<_>>()
+        };
+        assert!(windows(&net).iter().all(|window| *window > 16 << 10), "{:?}", windows(&net));
+        let here = net.hosts[0].local.clone();
+        net.hosts[0].local.clear();
+        net.tell_local(0);
+        net.hosts[0].paths.left_host();
+        net.run(200 * MS);
+        net.hosts[0].paths.set_receive_window(16 << 10);
+        net.hosts[0].local = here;
+        if renumbered {
+            // Of its two addresses it has one.
+            net.hosts[0].local.remove(0);
+        }
+        net.tell_local(0);
+        net.run(Duration::from_secs(3));
+        let told = windows(&net);
+        assert!(!told.is_empty(), "seed {seed}");
+        assert!(told.iter().all(|window| *window <= 16 << 10), "seed {seed}: {told:?}");
+        assert!(net.hosts[1].acked > 100, "seed {seed}");
+    }
+}
