@@ -72,7 +72,7 @@ fn a_program_leaves_its_host_and_comes_back() -> Result<(), Error> {
 fn programs_leave_with_their_ids_and_come_back() -> Result<(), Error> {
     let _share = share(PATIENT);
     let lab = Lab::new()?;
-    let server = lab.host(0).verbs(["rping", "-s", "-v"]).device(MP).spawn()?;
+    let server = lab.host(0).verbs(["rping", "-s"]).device(MP).spawn()?;
     lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
     let to = lab.host(0).ipv4(0);
     let words = ["rping", "-c", "-V", "-C", "50000", "-a", &to];
