@@ -50,7 +50,7 @@ use std::collections::VecDeque;
 pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
-pub use moving::{CantMove, MovedFile};
+pub use moving::{CantMove, MOVABLE_IDS_MAX, MovedFile};
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
 

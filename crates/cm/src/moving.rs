@@ -29,9 +29,13 @@ pub enum CantMove {
     Invalid,
 }
 
+/// The most ids of a file that can move. What is known of each takes up to 1,100 bytes, and all of it has to
+/// fit into one message.
+pub const MOVABLE_IDS_MAX: usize = 160;
+
 impl Cm {
     /// The number of a client's ids that can't move now: they belong to multicast groups, may migrate to
-    /// alternate paths, or something of their connections is under way.
+    /// alternate paths, something of their connections is under way, or their file has too many.
     pub fn immobile_ids(&self, client: ClientId) -> usize {
         let immobile = |id: &&CmId| id.client == client && !self.is_mobile(id);
         self.ids.iter().filter(immobile).count()
@@ -39,6 +43,7 @@ impl Cm {
 
     fn is_mobile(&self, id: &CmId) -> bool {
         id.uid.is_some()
+            && self.files.id_count(id.file) <= MOVABLE_IDS_MAX
             && id.memberships.is_empty()
             && id.connection.is_none_or(|connection| self.ib.can_move(connection))
     }

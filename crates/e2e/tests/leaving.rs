@@ -1,9 +1,10 @@
 //! Programs leave their host and come back (`polypath move`), and go on by another broker when theirs has
 //! ended for good. `make moving` restores them on other hosts.
 
+use std::path::Path;
 use std::time::Duration;
 
-use polypath_e2e::{Error, Host, Lab, PATIENT, Running, share, until};
+use polypath_e2e::{Error, Host, Lab, PATIENT, Running, compile_c, share, until};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -131,6 +132,40 @@ fn a_server_leaves_while_clients_come_and_go() -> Result<(), Error> {
     server.expect_alive()?;
     let said = server.text();
     assert!(!said.contains("are lost"), "{said}");
+    Ok(())
+}
+
+/// 150 connections of one event channel, and the id that listens, move. More than 160 ids do not.
+#[test]
+fn a_server_of_many_connections_leaves_with_all_of_them_or_not_at_all() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/crowd.c");
+    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    for (count, leaves) in [("150", true), ("170", false)] {
+        let lab = Lab::new()?;
+        let host = lab.host(0);
+        let server = host.verbs([&*program, "serve", "7000", count]).device(MP).spawn()?;
+        server.wait_line("listening", LIMIT)?;
+        let words = [&*program, "connect", &host.ipv4(0), "7000", count];
+        let client = lab.host(1).verbs(words).device(MP).spawn()?;
+        client.wait_line("resident-after", LIMIT)?;
+        server.wait_line("resident-after", LIMIT)?;
+        let had = host.status()?["broker"]["cm_ids"].clone();
+        let pid = server.id().to_string();
+        let moved = host.command(&["move", &pid, "--within", "0"])?.run(LIMIT)?;
+        if !leaves {
+            assert!(moved.text().contains(IMMOBILE), "{}", moved.text());
+            continue;
+        }
+        moved.expect_success()?;
+        until("its ids", LIMIT, || {
+            server.expect_alive()?;
+            client.expect_alive()?;
+            let has = host.status()?["broker"]["cm_ids"].clone();
+            Ok((numbers_of(&has) == numbers_of(&had)).then_some(()))
+        })?;
+        assert!(!server.text().contains("are lost"), "{}", server.text());
+    }
     Ok(())
 }
 

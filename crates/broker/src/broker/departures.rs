@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use polypath_cm::{CantMove, ClientId, FileId, MovedFile};
+use polypath_cm::{CantMove, ClientId, FileId, MOVABLE_IDS_MAX, MovedFile};
 use polypath_ipc::message::{self, Push, Reply};
 
 use super::Broker;
@@ -51,8 +51,9 @@ impl Broker {
         if ids > 0 && !force {
             let text = format!(
                 "process {pid} has {ids} rdma_cm ids that can't move now: their connections are being made \
-                 or ended, or may migrate to alternate paths, or they are in multicast groups. Try again, or \
-                 repeat the command with --force if the program can do without them"
+                 or ended, or may migrate to alternate paths, or they are in multicast groups, or more than \
+                 {MOVABLE_IDS_MAX} of one event channel. Try again, or repeat the command with --force if \
+                 the program can do without them"
             );
             return Err(Refusal::new(libc::EBUSY, text));
         }
