@@ -32,7 +32,11 @@ pub(crate) fn ask<T>(
             return Err(IpcError::Closed);
         }
     }
+    question(client.insert(connect()?))
+}
+
+/// Another connection.
+pub(crate) fn connect() -> Result<Client, IpcError> {
     let selection = std::env::var("POLYPATH_DEVICE").unwrap_or_default();
-    let open = client.insert(Client::connect_or_start(&Hello::of_this_process(&selection))?);
-    question(open)
+    Client::connect_or_start(&Hello::of_this_process(&selection))
 }

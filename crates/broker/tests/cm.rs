@@ -61,6 +61,24 @@ impl Program {
         u32::from_ne_bytes(response[..4].try_into().unwrap())
     }
 
+    /// Creates an id that listens.
+    fn listen(&mut self, at: SocketAddr) {
+        let id = self.create_id(1);
+        let mut bind = 0_u64.to_ne_bytes().to_vec();
+        bind.extend(address(Some(at)));
+        bind.extend(id.to_ne_bytes());
+        self.command(BIND_IP, 0, &bind);
+        self.command(LISTEN, 0, &[id.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+    }
+
+    fn accept(&mut self, request: u32) {
+        let mut accept = 2_u64.to_ne_bytes().to_vec();
+        accept.extend(parameters(0x0001_0002));
+        accept.extend(request.to_ne_bytes());
+        accept.extend([0; 12]);
+        self.command(ACCEPT, 0, &accept);
+    }
+
     /// The next event: its kind, its id and its status.
     fn event(&mut self) -> (u32, u32, i32) {
         let mut buffer = [0; 1024];
@@ -111,19 +129,10 @@ fn parameters(qpn: u32) -> Vec<u8> {
 
 fn serve(at: SocketAddr, ready: &mpsc::Sender<()>) {
     let mut program = Program::new();
-    let id = program.create_id(1);
-    let mut bind = 0_u64.to_ne_bytes().to_vec();
-    bind.extend(address(Some(at)));
-    bind.extend(id.to_ne_bytes());
-    program.command(BIND_IP, 0, &bind);
-    program.command(LISTEN, 0, &[id.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+    program.listen(at);
     ready.send(()).unwrap();
     let request = program.expect(CONNECT_REQUEST);
-    let mut accept = 2_u64.to_ne_bytes().to_vec();
-    accept.extend(parameters(0x0001_0002));
-    accept.extend(request.to_ne_bytes());
-    accept.extend([0; 12]);
-    program.command(ACCEPT, 0, &accept);
+    program.accept(request);
     program.expect(ESTABLISHED);
     // The other program dies, and its broker ends the connection.
     program.expect(DISCONNECTED);
@@ -253,12 +262,7 @@ fn a_file_that_was_taken_away_goes_on_where_it_is_put() {
         run("ip addr add 10.0.0.1/24 dev eth0");
         let at: SocketAddr = "10.0.0.1:7471".parse().unwrap();
         let mut program = Program::new();
-        let id = program.create_id(1);
-        let mut bind = 0_u64.to_ne_bytes().to_vec();
-        bind.extend(address(Some(at)));
-        bind.extend(id.to_ne_bytes());
-        program.command(BIND_IP, 0, &bind);
-        program.command(LISTEN, 0, &[id.to_ne_bytes(), 8_u32.to_ne_bytes()].concat());
+        program.listen(at);
 
         let number = program.cm.file;
         let (bytes, socket) = program.client.cm_take(number).unwrap();
@@ -288,11 +292,7 @@ fn a_file_that_was_taken_away_goes_on_where_it_is_put() {
             let request = program.expect(CONNECT_REQUEST);
             let busy = program.client.cm_take(number).unwrap_err();
             assert_eq!(busy.errno(), libc::EBUSY, "{busy}");
-            let mut accept = 2_u64.to_ne_bytes().to_vec();
-            accept.extend(parameters(0x0001_0002));
-            accept.extend(request.to_ne_bytes());
-            accept.extend([0; 12]);
-            program.command(ACCEPT, 0, &accept);
+            program.accept(request);
             program.expect(ESTABLISHED);
             client.join().unwrap();
         });

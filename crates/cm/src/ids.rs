@@ -195,13 +195,14 @@ impl IdTable {
         Self { ids: BTreeMap::new(), next: first & ID_MAX }
     }
 
-    /// Adds an id with the number that it has. Returns false if another one has it.
-    pub(crate) fn put(&mut self, id: CmId) -> bool {
-        let free = id.id <= ID_MAX && !self.ids.contains_key(&id.id);
-        if free {
-            self.ids.insert(id.id, id);
-        }
-        free
+    /// Whether a number is one of an id, and no id here has it.
+    pub(crate) fn is_free(&self, id: u32) -> bool {
+        id <= ID_MAX && !self.ids.contains_key(&id)
+    }
+
+    /// Adds an id with the number that it has, which [is free](Self::is_free).
+    pub(crate) fn put(&mut self, id: CmId) {
+        self.ids.insert(id.id, id);
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -85,13 +85,9 @@ impl Cm {
             (id.file, id.client) = (file, client);
         }
         self.check(&ids, &connections)?;
-        let mut ways = Vec::new();
         for mut id in ids {
             let of_id = connections.iter().find(|c| Some(c.local_id) == id.connection);
             settle(&mut id, of_id.map(|c| c.heard_at.remote), env);
-            if let (Some(connection), Some(at)) = (id.connection, id.attachment) {
-                ways.push((connection, (at.local, at.ifindex)));
-            }
             if let Some(port) = id.port {
                 self.ports.hold(port, id.id);
             }
@@ -100,8 +96,9 @@ impl Cm {
         }
         let own = env.addresses(client);
         for connection in connections {
-            let way = ways.iter().find(|(of, _)| *of == connection.local_id);
-            self.ib.put(now, connection, client, way.map(|(_, way)| *way), &own);
+            let at = connection.owner.and_then(|id| self.ids.get(id)?.attachment);
+            let local = at.map(|at| (at.local, at.ifindex));
+            self.ib.put(now, connection, client, local, &own);
         }
         Ok(())
     }
@@ -121,7 +118,7 @@ impl Cm {
             if !connected || twice || id.uid.is_none() || !id.memberships.is_empty() {
                 return Err(CantMove::Invalid);
             }
-            if id.id > 0xffff || self.ids.get(id.id).is_some() {
+            if !self.ids.is_free(id.id) {
                 return Err(CantMove::Number);
             }
             if let (Some(port), Some(source)) = (id.port, &id.source) {

@@ -28,8 +28,12 @@ fn over_the_wire(moved: &MovedFile) -> MovedFile {
 }
 
 fn put(w: &mut World, moved: &MovedFile) -> Result<Client, CantMove> {
-    let c = w.open(MOVED, 1);
-    let host = &mut w.hosts[MOVED];
+    put_on(w, MOVED, 1, moved)
+}
+
+fn put_on(w: &mut World, at: usize, file: u32, moved: &MovedFile) -> Result<Client, CantMove> {
+    let c = w.open(at, file);
+    let host = &mut w.hosts[at];
     host.cm.put_file(w.now, c.file, over_the_wire(moved), &mut host.env)?;
     Ok(c)
 }
@@ -88,9 +92,7 @@ fn a_program_moves_again() {
     w.run_for(Duration::from_secs(1));
     let moved = w.hosts[MOVED].cm.take_file(b.file).unwrap();
     assert!(is_empty(&w, MOVED));
-    let back = w.open(1, 2);
-    let host = &mut w.hosts[1];
-    host.cm.put_file(w.now, back.file, over_the_wire(&moved), &mut host.env).unwrap();
+    let back = put_on(&mut w, 1, 2, &moved).unwrap();
     w.run_for(Duration::from_secs(1));
     w.disconnect(a, id).unwrap();
     assert_eq!(w.expect(back, DISCONNECTED).id, child);
@@ -111,9 +113,7 @@ fn both_ends_move_one_after_the_other() {
     let a = move_away(&mut w, a);
     w.run_for(Duration::from_secs(1));
     let moved = w.hosts[1].cm.take_file(b.file).unwrap();
-    let b = w.open(MOVED, 2);
-    let host = &mut w.hosts[MOVED];
-    host.cm.put_file(w.now, b.file, over_the_wire(&moved), &mut host.env).unwrap();
+    let b = put_on(&mut w, MOVED, 2, &moved).unwrap();
     w.run_for(Duration::from_secs(1));
     w.disconnect(a, id).unwrap();
     assert_eq!(w.expect(b, DISCONNECTED).id, child);

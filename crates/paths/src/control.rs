@@ -280,7 +280,7 @@ impl PathManager {
             path.generation = generation;
             path.peer_generation = generation;
             let window = self.window_of(way.line.kind, window);
-            path.congestion.set_limits(Limits { sure: window, max: window });
+            path.congestion.set_limits(Limits::told(window));
             path.probes.next_at = self.clock.now();
             path.state = PathState::Probing;
             if let Some(past) = past.iter().find(|past| past.way == way) {

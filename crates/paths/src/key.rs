@@ -10,6 +10,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
 use crate::bytes::ip_bytes;
+use crate::seen::Bits;
 
 /// Length of an authentication code, bytes.
 pub(crate) const MAC_LEN: usize = 16;
@@ -110,7 +111,7 @@ impl Random {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplayWindow {
     newest: u64,
-    seen: [u64; WINDOW_WORDS],
+    seen: Bits<WINDOW_WORDS>,
 }
 
 const WINDOW_WORDS: usize = 16;
@@ -126,27 +127,18 @@ impl ReplayWindow {
         if sequence > self.newest {
             let jump = sequence - self.newest;
             if jump >= WINDOW {
-                self.seen = [0; WINDOW_WORDS];
+                self.seen = Bits::default();
             } else {
                 for n in self.newest + 1..sequence {
-                    self.set(n, false);
+                    self.seen.set(n, false);
                 }
             }
             self.newest = sequence;
-        } else if self.newest - sequence >= WINDOW || self.get(sequence) {
+        } else if self.newest - sequence >= WINDOW || self.seen.get(sequence) {
             return false;
         }
-        self.set(sequence, true);
+        self.seen.set(sequence, true);
         true
-    }
-
-    fn get(&self, n: u64) -> bool {
-        self.seen[(n / 64) as usize % WINDOW_WORDS] >> (n % 64) & 1 != 0
-    }
-
-    fn set(&mut self, n: u64, value: bool) {
-        let word = &mut self.seen[(n / 64) as usize % WINDOW_WORDS];
-        *word = (*word & !(1 << (n % 64))) | u64::from(value) << (n % 64);
     }
 }
 

@@ -143,7 +143,7 @@ impl PathManager {
             if let Some(p) = self.paths.get_mut(path)
                 && p.address.kind == PathKind::Udp
             {
-                p.congestion.set_limits(Limits { sure: window, max: window });
+                p.congestion.set_limits(Limits::told(window));
             }
         }
     }
@@ -191,7 +191,7 @@ impl PathManager {
         path.peer_generation = 1;
         path.users += 1;
         path.address = address.unwrap_or(path.address);
-        path.congestion.set_limits(Limits { sure: window, max: window });
+        path.congestion.set_limits(Limits::told(window));
         path.probes.next_at = self.clock.now();
         path.probes.interval = Duration::ZERO;
         self.steer(own);

@@ -1,4 +1,25 @@
-//! The numbers of datagrams that have come, so that each is taken once.
+//! Which numbers have come, so that each counts once.
+
+/// A bit for each number of a window, which repeats every 64 x `WORDS` numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Bits<const WORDS: usize>([u64; WORDS]);
+
+impl<const WORDS: usize> Default for Bits<WORDS> {
+    fn default() -> Self {
+        Self([0; WORDS])
+    }
+}
+
+impl<const WORDS: usize> Bits<WORDS> {
+    pub(crate) fn get(&self, n: u64) -> bool {
+        self.0[(n / 64) as usize % WORDS] >> (n % 64) & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, n: u64, value: bool) {
+        let word = &mut self.0[(n / 64) as usize % WORDS];
+        *word = *word & !(1 << (n % 64)) | u64::from(value) << (n % 64);
+    }
+}
 
 const WORDS: usize = 128;
 /// How far a copy may be behind the newest datagram. What is further behind is taken for a copy.
@@ -11,13 +32,13 @@ const BEGUN_ANEW: u32 = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     newest: u32,
-    bits: [u64; WORDS],
+    bits: Bits<WORDS>,
 }
 
 impl Seen {
     pub(crate) fn new(first: u32) -> Self {
-        let mut seen = Self { newest: first, bits: [0; WORDS] };
-        seen.set(first, true);
+        let mut seen = Self { newest: first, bits: Bits::default() };
+        seen.bits.set(first.into(), true);
         seen
     }
 
@@ -34,26 +55,17 @@ impl Seen {
                 return true;
             }
             for n in 1..ahead {
-                self.set(self.newest.wrapping_add(n), false);
+                self.bits.set(self.newest.wrapping_add(n).into(), false);
             }
             self.newest = number;
         } else if behind >= BEGUN_ANEW {
             *self = Self::new(number);
             return true;
-        } else if behind >= WINDOW || self.get(number) {
+        } else if behind >= WINDOW || self.bits.get(number.into()) {
             return false;
         }
-        self.set(number, true);
+        self.bits.set(number.into(), true);
         true
-    }
-
-    fn get(&self, n: u32) -> bool {
-        self.bits[(n / 64) as usize % WORDS] >> (n % 64) & 1 != 0
-    }
-
-    fn set(&mut self, n: u32, value: bool) {
-        let word = &mut self.bits[(n / 64) as usize % WORDS];
-        *word = *word & !(1 << (n % 64)) | u64::from(value) << (n % 64);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::c_int;
 use polypath_engine::companion::Return;
-use polypath_ipc::{Client, Hello, IpcError};
+use polypath_ipc::{Client, IpcError};
 
 use crate::lock::Held;
 use crate::ucma::{FILES, File, inode, who};
@@ -116,8 +116,7 @@ fn come_back(mut client: Held<'static, Option<Client>>, taken: Vec<Taken>) {
     if taken.is_empty() {
         return;
     }
-    let selection = std::env::var("POLYPATH_DEVICE").unwrap_or_default();
-    let open = match Client::connect_or_start(&Hello::of_this_process(&selection)) {
+    let open = match broker::connect() {
         Ok(open) => client.insert(open),
         Err(error) => {
             log::warn(format_args!("rdma_cm ids are lost: {error}"));

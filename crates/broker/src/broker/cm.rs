@@ -164,6 +164,12 @@ impl Broker {
     /// Opens a CM file for a connection.
     pub(super) fn open_file(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
         let (id, theirs) = self.files.open(connection)?;
+        self.begin_file(id, connection)?;
+        Ok((id, theirs))
+    }
+
+    /// Watches a new file, and opens it for the connection manager. After an error it is closed.
+    pub(super) fn begin_file(&mut self, id: FileId, connection: u64) -> io::Result<()> {
         if let Some(file) = self.files.get(id)
             && let Err(error) =
                 self.epoll.add(file.as_fd(), token(FILE, id.0.into()), Interest::HangUp)
@@ -172,7 +178,7 @@ impl Broker {
             return Err(error);
         }
         self.cm.open_file(id, ClientId(connection));
-        Ok((id, theirs))
+        Ok(())
     }
 
     /// Closes a CM file. Its connections are ended.

@@ -8,9 +8,7 @@ use polypath_ipc::message::{self, Push, Reply};
 
 use super::Broker;
 use super::requests::{Answer, Refusal, reply};
-use super::{FILE, token};
 use crate::log::log;
-use crate::sys::epoll::Interest;
 use crate::sys::process::now;
 
 /// The longest description of a CM file, bytes. It must fit into a message with what comes before it.
@@ -99,16 +97,8 @@ impl Broker {
         let number = u32::try_from(file).map_err(|_| invalid("with an impossible number"))?;
         let moved: MovedFile = message::decode(bytes).map_err(|_| invalid("of another version"))?;
         let file = FileId(number);
-        let put = self.files.put(file, id, socket);
+        let put = self.files.put(file, id, socket).and_then(|()| self.begin_file(file, id));
         put.map_err(|e| Refusal::of("taking over a CM file", &e))?;
-        if let Some(open) = self.files.get(file)
-            && let Err(error) =
-                self.epoll.add(open.as_fd(), token(FILE, number.into()), Interest::HangUp)
-        {
-            self.files.remove(file);
-            return Err(Refusal::of("watching a CM file", &error));
-        }
-        self.cm.open_file(file, ClientId(id));
         let Err(why) = self.cm.put_file(now(), file, moved, &mut self.host) else {
             return reply(Reply::Done);
         };

@@ -35,6 +35,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// The limits for a peer that tells what its buffer takes.
+    pub(crate) fn told(window: u32) -> Self {
+        Self { sure: window, max: window }
+    }
+
     /// The limits for a peer that does not tell its own.
     pub(crate) fn of(config: &Config) -> Self {
         Self { sure: config.max_window, max: config.max_window_found }
