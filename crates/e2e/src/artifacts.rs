@@ -87,6 +87,15 @@ fn profile_directory() -> Result<PathBuf, String> {
     Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
 }
 
+/// Compiles one of this crate's own C programs, by its name in `c`, as [`compile_c`] does.
+///
+/// # Errors
+/// Those of [`compile_c`].
+pub fn compile_own_c(name: &str) -> Result<String, Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name);
+    Ok(compile_c(&source)?.to_string_lossy().into_owned())
+}
+
 /// Compiles a C program of the tests against libibverbs, with the compiler of the system whose RDMA
 /// programs are tested. Returns the path of the program.
 ///

@@ -1,12 +1,11 @@
 //! Unmodified programs migrate between plain RoCE paths (automatic path migration), because the connection
 //! managers of both ends agree on an alternate path, load it, and renew it after each migration.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use polypath_e2e::{
-    Direction, End, Error, Host, Lab, PATIENT, PERFTEST_CLOCK, Running, Scratch, compile_c, share,
-    until,
+    Direction, End, Error, Host, Lab, PATIENT, PERFTEST_CLOCK, Running, Scratch, compile_own_c,
+    share, until,
 };
 use serde_json::Value;
 
@@ -378,8 +377,7 @@ fn connections_are_spread_over_the_ports() -> Result<(), Error> {
 #[test]
 fn each_way_to_ask_for_migration_works() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/options.c");
-    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let program = compile_own_c("options.c")?;
     for how in ["id", "ib", "function", "path"] {
         let lab = Lab::new()?;
         let addresses = [0, 1].map(|host| [0, 1].map(|link| lab.host(host).ipv4(link)));

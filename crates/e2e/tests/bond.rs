@@ -2,9 +2,8 @@
 
 use polypath_e2e::{
     Artifacts, Direction, End, Error, Finished, Host, Lab, Options, PATIENT, Ring, Running,
-    Scratch, Wiring, compile_c, share, until,
+    Scratch, Wiring, compile_own_c, share, until,
 };
-use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -170,8 +169,7 @@ fn a_wrong_option_ends_the_program_with_what_to_write() -> Result<(), Error> {
 #[test]
 fn a_program_chooses_the_member_of_its_queue_pair() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/lag_port.c");
-    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let program = compile_own_c("lag_port.c")?;
     let lab = Lab::new()?;
     let device = bond("mode=balance-rr");
     let server = [program.as_str(), "-s", "7000"];

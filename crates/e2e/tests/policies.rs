@@ -1,9 +1,8 @@
 //! Policies by which the data of an unmodified program uses all paths.
 
 use polypath_e2e::{
-    Direction, Error, Finished, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
+    Direction, Error, Finished, Host, Lab, PATIENT, Running, Scratch, compile_own_c, share, until,
 };
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -274,8 +273,7 @@ fn change_something(dice: &mut Dice, host: &Host, peer: &str, pid: &str) -> Resu
 fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
     const WORK: Duration = Duration::from_secs(12);
     let _share = share(PATIENT);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
-    let program = compile_c(&source)?.to_string_lossy().into_owned();
+    let program = compile_own_c("exact.c")?;
     let lab = Lab::new()?;
     let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
