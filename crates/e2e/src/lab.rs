@@ -184,6 +184,22 @@ impl Lab {
         Program::new(self.switch.clone(), arguments, false)
     }
 
+    /// Connects all links of a host to the switch of link 0, which learns hardware addresses from now on.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn join_links(&self, host: usize) -> Result<(), Error> {
+        assert_eq!(self.options.wiring, Wiring::Switched, "direct wires have no switch");
+        let mut commands = String::new();
+        for (link, host) in (0..self.options.links).map(|link| (link, host)).chain([(0, 1 - host)])
+        {
+            let port = port(link, host);
+            writeln!(commands, "link set {port} master sw0").ok();
+            writeln!(commands, "link set {port} type bridge_slave learning on").ok();
+        }
+        tool(&self.switch, &[], "ip", &["-batch", "-"], &commands)
+    }
+
     /// Lets packets of a link vanish, without an event at either host. The other direction stays as it
     /// is.
     ///
@@ -272,6 +288,16 @@ impl Lab {
         Ok(links.map(|link| received(&table, &format!("eth{link}"))).collect())
     }
 
+    /// The number of bytes that one host has sent over each link so far.
+    ///
+    /// # Errors
+    /// When the counters can't be read.
+    pub fn sent_bytes_of(&self, host: usize) -> Result<Vec<u64>, Error> {
+        let table = self.hosts[host].namespace.proc_net("dev")?;
+        let links = 0..self.options.links;
+        Ok(links.map(|link| counter(&table, &format!("eth{link}"), SENT)).collect())
+    }
+
     /// Waits until both hosts together have received more than `bytes` bytes.
     ///
     /// # Errors
@@ -304,12 +330,19 @@ fn port(link: usize, host: usize) -> String {
     format!("p{link}h{host}")
 }
 
+/// The place of the sent bytes in a line of `/proc/net/dev`, behind those of what was received.
+const SENT: usize = 8;
+
 /// The received bytes of an interface in a `/proc/net/dev` table; 0 if it is missing.
 pub(crate) fn received(table: &str, interface: &str) -> u64 {
+    counter(table, interface, 0)
+}
+
+fn counter(table: &str, interface: &str, place: usize) -> u64 {
     table
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))
-        .find_map(|fields| fields.split_whitespace().next()?.parse().ok())
+        .find_map(|fields| fields.split_whitespace().nth(place)?.parse().ok())
         .unwrap_or(0)
 }
 

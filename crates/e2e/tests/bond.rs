@@ -150,6 +150,71 @@ fn a_plain_peer_is_served() -> Result<(), Error> {
     Ok(())
 }
 
+/// Gives eth1 of a host the hardware address of eth0, as Linux bonding does, and lets it take packets from
+/// the network of eth0's address. Without an address of its own, it does not if rp_filter is on.
+const ONE_LINK: &str = "set -e
+    ip link set eth1 address $(ip -o link show eth0 | sed 's/.*ether //; s/ .*//')
+    for name in all eth1; do
+        filter=/proc/sys/net/ipv4/conf/$name/rp_filter
+        [ $(cat $filter) = 0 ] || echo 0 > $filter
+    done";
+
+/// Both members of a bond send from one address to a switch that takes them for one link, with a plain
+/// peer behind it. Either member loses its carrier, and no queue pair fails.
+#[test]
+fn members_share_an_address_towards_a_plain_peer() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    for own in [false, true] {
+        let lab = Lab::new()?;
+        lab.join_links(1)?;
+        let (peer, host) = (lab.host(0), lab.host(1));
+        host.remove_addresses(1)?;
+        host.tool("sh", &["-c", ONE_LINK], "")?;
+        if own {
+            let address = format!("{}/24", host.ipv4(0));
+            host.tool("ip", &["addr", "add", &address, "dev", "eth1"], "")?;
+        }
+        let words = ["ib_write_bw", "-q", "4", "--run_infinitely"];
+        let server = peer.verbs(words).device(Some("roce:eth0")).spawn()?;
+        server.wait_tcp_listen(18515, LIMIT)?;
+        let meet = peer.ipv4(0);
+        let client = host.verbs(words.into_iter().chain([meet.as_str()]));
+        let client = client.device(Some(&bond("mode=802.3ad"))).spawn()?;
+        let sends_by = |wanted: &[&str]| {
+            until(&format!("queue pairs that send by {wanted:?}"), LIMIT, || {
+                client.expect_alive()?;
+                server.expect_alive()?;
+                let paths = host.paths()?;
+                let names = paths.iter().filter_map(|path| path["interface"].as_str());
+                let mut names: Vec<&str> = names.collect();
+                names.sort_unstable();
+                Ok((names == wanted).then_some(()))
+            })?;
+            let before = lab.sent_bytes_of(1)?;
+            until(&format!("data by {wanted:?}"), LIMIT, || {
+                client.expect_alive()?;
+                let sent = lab.sent_bytes_of(1)?;
+                let carries = |link: usize| sent[link] - before[link] > DATA_LEAST;
+                let all =
+                    (0..2).all(|link| !wanted.contains(&["eth0", "eth1"][link]) || carries(link));
+                Ok(all.then_some(()))
+            })
+        };
+        let (both, left) = (["eth0", "eth0", "eth1", "eth1"], ["eth0"; 4]);
+        sends_by(&both)?;
+        lab.link_down(1, End::Of(1))?;
+        sends_by(&left)?;
+        lab.link_up(1)?;
+        sends_by(&both)?;
+        // The member that has the address.
+        lab.link_down(0, End::Of(1))?;
+        sends_by(&["eth1"; 4])?;
+        lab.link_up(0)?;
+        sends_by(&both)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_wrong_option_ends_the_program_with_what_to_write() -> Result<(), Error> {
     let _share = share(BUSY);

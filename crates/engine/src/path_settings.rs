@@ -8,8 +8,8 @@ use polypath_paths::{
 };
 use polypath_topology::rules::{Origin, PolicyChoice};
 use polypath_topology::{
-    self as topology, DeviceSpec, InForce, PathSelector, Policy, Reselect, Selection, Subnet,
-    Table, devices,
+    self as topology, DeviceSpec, InForce, PathSelector, Policy, PortSpec, Reselect, Selection,
+    Subnet, Table, devices,
 };
 
 /// The largest number of bytes that a peer may have under way to a lane on one path: as many as one
@@ -132,18 +132,27 @@ fn members(table: &Table, selection: &Selection) -> Vec<u32> {
 /// The addresses of the interfaces of this process's devices.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
     let devices = devices(table, selection);
+    let shares: Vec<_> =
+        devices.iter().flat_map(|d| &d.ports).flat_map(|p| shares(p, table)).collect();
     let mut list = Vec::new();
     for port in &table.ports {
         let ports = devices.iter().flat_map(|device| &device.ports);
         let mut over: Vec<_> = ports.filter(|over| over.members.contains(&port.ifindex)).collect();
         let member = !over.is_empty();
         over.retain(|over| !over.carries(table, port));
+        let carries = port.link_up && over.is_empty();
+        let of_port = |lag: &&Lag| lag.members.iter().any(|member| member.ifindex == port.ifindex);
+        let share = shares.iter().find(of_port);
         for address in port.addresses.iter().filter(|a| !a.tentative) {
+            let share = share.filter(|_| address.ip.is_ipv4());
+            if share.is_some_and(|share| share.ifindex != port.ifindex) {
+                continue; // It counts as that of the first one that has it.
+            }
             list.push(LocalAddress {
                 ip: address.ip,
                 prefix_len: address.prefix_len,
                 ifindex: port.ifindex,
-                link_up: port.link_up && over.is_empty(),
+                link_up: share.map_or(carries, |share| share.members.iter().any(|m| m.usable)),
                 usable: member
                     && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
                 speed_mbps: port.rate_mbps(table).unwrap_or(0),
@@ -153,8 +162,24 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
-/// The bonds of the kernel's, whose ports can mostly be chosen by source port.
-pub(crate) fn lags(table: &Table) -> Vec<Lag> {
+/// The interfaces of a port that send from the same IPv4 addresses.
+fn shares(spec: &PortSpec, table: &Table) -> Vec<Lag> {
+    let member = |port: &topology::Port| LagMember {
+        ifindex: port.ifindex,
+        usable: spec.carries(table, port),
+    };
+    let lag = |share: Vec<&topology::Port>| Lag {
+        ifindex: share.first().map_or(0, |head| head.ifindex),
+        above: Vec::new(),
+        hashed: Hashed::Bound,
+        members: share.into_iter().map(member).collect(),
+    };
+    spec.shares(table).into_iter().map(lag).collect()
+}
+
+/// The bonds of the kernel's, whose ports can mostly be chosen by source port, and the interfaces of this
+/// process's devices that share addresses without one.
+pub(crate) fn lags(table: &Table, selection: &Selection) -> Vec<Lag> {
     let member = |link: &topology::Port| LagMember {
         ifindex: link.ifindex,
         usable: link.slave.is_some_and(|slave| slave.usable),
@@ -171,7 +196,9 @@ pub(crate) fn lags(table: &Table) -> Vec<Lag> {
             members: topology::links_of(table, port.ifindex).into_iter().map(member).collect(),
         })
     };
-    table.ports.iter().filter_map(lag).collect()
+    let devices = devices(table, selection);
+    let shares = devices.iter().flat_map(|d| &d.ports).flat_map(|port| shares(port, table));
+    table.ports.iter().filter_map(lag).chain(shares).collect()
 }
 
 /// The only IPv4 address at which packets for this process's devices can arrive, and the index of
@@ -243,14 +270,17 @@ mod tests {
         let member = |ifindex, usable| LagMember { ifindex, usable };
         let members = vec![member(3, false), member(2, true)];
         let lag = Lag { ifindex: 9, above: vec![], hashed: Hashed::All, members };
-        assert_eq!(lags(&bonded(4, [true, false])), std::slice::from_ref(&lag));
+        assert_eq!(
+            lags(&bonded(4, [true, false]), &Selection::default()),
+            std::slice::from_ref(&lag)
+        );
         for mode in [0, 1] {
             let unknown = Lag { hashed: Hashed::None, ..lag.clone() };
-            assert_eq!(lags(&bonded(mode, [true, false])), [unknown]);
+            assert_eq!(lags(&bonded(mode, [true, false]), &Selection::default()), [unknown]);
         }
         let mut table = bonded(4, [true, false]);
         table.ports.push(Port { above: Some(9), ..port(12, &["10.1.0.1"]) });
-        assert_eq!(lags(&table), [Lag { above: vec![12], ..lag }]);
+        assert_eq!(lags(&table, &Selection::default()), [Lag { above: vec![12], ..lag }]);
         let selection = Selection::parse("bond0").unwrap();
         table.ports[2].name = "bond0".to_owned();
         let usable = |table: &Table| -> Vec<(u32, bool, bool)> {
@@ -260,6 +290,43 @@ mod tests {
         assert_eq!(usable(&table), [(9, true, true), (12, true, true)]);
         table.ports[0].slave.as_mut().unwrap().usable = false;
         assert_eq!(usable(&table), [(9, true, false), (12, true, false)]);
+    }
+
+    #[test]
+    fn an_address_that_members_share_has_a_link_while_one_of_them_carries() {
+        let selection = Selection::parse("bond:if2+if3+if4,mode=802.3ad").unwrap();
+        let told = |up: [bool; 3], lacp: Option<bool>| {
+            let addresses: [&[&str]; 3] = [&["10.0.0.1"], &["fe80::3"], &["10.0.0.1", "fd00::4"]];
+            let of = |(ifindex, (link_up, addresses)): (u32, (bool, &[&str]))| Port {
+                link_up,
+                lacp: lacp.filter(|_| ifindex == 2),
+                ..port(ifindex, addresses)
+            };
+            let ports = (2..).zip(up.into_iter().zip(addresses)).map(of).collect();
+            let table = Table { ports, ..Table::default() };
+            let [lag] = &lags(&table, &selection)[..] else { panic!("one share") };
+            assert_eq!((lag.ifindex, lag.hashed, &lag.above[..]), (2, Hashed::Bound, &[][..]));
+            let usable: Vec<(u32, bool)> =
+                lag.members.iter().map(|member| (member.ifindex, member.usable)).collect();
+            let list = local_addresses(&table, &selection);
+            let list = list.iter().map(|a| (a.ip.to_string(), a.ifindex, a.link_up));
+            (usable, list.collect::<Vec<_>>())
+        };
+        let address = |ip: &str, ifindex, link_up| (ip.to_owned(), ifindex, link_up);
+        let (usable, list) = told([true; 3], None);
+        // The others have none of their own, whatever they have of IPv6.
+        assert_eq!(usable, [(2, true), (4, true), (3, true)]);
+        let all = [
+            address("10.0.0.1", 2, true),
+            address("fe80::3", 3, true),
+            address("fd00::4", 4, true),
+        ];
+        assert_eq!(list, all);
+        let (usable, list) = told([false, true, false], None);
+        assert_eq!(usable, [(2, false), (4, false), (3, true)]);
+        assert_eq!(list[0], address("10.0.0.1", 2, true), "it leaves by another one");
+        assert_eq!(told([false; 3], None).1[0], address("10.0.0.1", 2, false));
+        assert_eq!(told([true; 3], Some(false)).0[0], (2, false), "LACP keeps it out");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! copied. Names, and which path belongs to whom, are looked up after that. So a report is not a
 //! snapshot of one moment, but each queue pair and each path in it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -67,6 +67,7 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names, scope: Scope
     });
     report.lanes.push(status);
     let mut peers = HashMap::new();
+    let mut told = HashMap::new();
     let mut from = PeerId(0);
     loop {
         let slice = peers_from(lane, from);
@@ -79,7 +80,20 @@ fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names, scope: Scope
                 report.peers.extend(policy.map(|policy| PeerStatus { remote, policy }));
                 peers.insert(peer.brief.peer, PeerNames::of(peer, names));
             }
-            report.paths.extend(peer.paths.iter().map(|path| path.status(peer, names)));
+            for path in &peer.paths {
+                let status = path.status(peer, names);
+                match told.entry(path.report.path) {
+                    hash_map::Entry::Vacant(place) => {
+                        place.insert(report.paths.len());
+                        report.paths.push(status);
+                    }
+                    // It is one of several peers', which are one process.
+                    hash_map::Entry::Occupied(place) if status.state == "active" => {
+                        report.paths[*place.get()].state = status.state;
+                    }
+                    hash_map::Entry::Occupied(_) => {}
+                }
+            }
         }
     }
     if scope == Scope::Traffic {
@@ -202,14 +216,19 @@ fn peers_from(lane: &Lane, from: PeerId) -> Vec<PeerCopy> {
         for brief in paths.peers_from(from).take(PEERS) {
             // Paths between the same addresses have their errors together: the first one shows them.
             let mut shown: SmallVec<[Way; 8]> = SmallVec::new();
-            let copy = |report: PathReport| {
+            let copy = |mut report: PathReport| {
                 let way = way_of(&report.address);
                 let first = !shown.contains(&way);
                 shown.push(way);
                 let errors = || state.io.send_errors.counters(&way);
+                let source_port = state.io.source_port(report.path, &report.address);
+                let sent_bytes = state.io.sent_bytes(report.path, &report.address);
+                if let Some(ifindex) = state.io.bound_to(&report.address) {
+                    (report.address.ifindex, report.leaves_by) = (ifindex, None);
+                }
                 PathCopy {
-                    source_port: state.io.source_port(report.path, &report.address),
-                    sent_bytes: state.io.sent_bytes(report.path, &report.address),
+                    source_port,
+                    sent_bytes,
                     send_errors: if first { errors() } else { SmallVec::new() },
                     report,
                 }

@@ -2,8 +2,9 @@
 
 use core::net::IpAddr;
 
+use crate::bytes::is_link_local;
 use crate::config::{DownRule, LocalAddress};
-use crate::lag::{Lag, LagMember};
+use crate::lag::{Hashed, Lag, LagMember};
 use crate::select::Pair;
 use crate::types::Reason;
 
@@ -15,7 +16,7 @@ pub(crate) struct LocalAddresses {
     known: bool,
     /// Pairs of addresses that the administrator took down.
     down: Vec<DownRule>,
-    /// The bonds of the kernel's.
+    /// Bonds, of the kernel's or not.
     lags: Vec<Lag>,
 }
 
@@ -35,7 +36,7 @@ impl LocalAddresses {
         changed
     }
 
-    /// Sets the bonds of the kernel's. Returns whether that is a change.
+    /// Sets the bonds. Returns whether that is a change.
     pub(crate) fn set_lags(&mut self, lags: &[Lag]) -> bool {
         let changed = lags != self.lags;
         self.lags = lags.to_vec();
@@ -52,10 +53,16 @@ impl LocalAddresses {
     }
 
     /// The addresses as peers are told of them: interfaces above a bond count as that bond, because a path by
-    /// one of them is no other way than a path by another one, and a queue pair keeps to its VLAN.
+    /// one of them is no other way than a path by another one, and a queue pair keeps to its VLAN. So do
+    /// the link-local addresses of interfaces that send from another one's.
     pub(crate) fn by_link(&self) -> Vec<LocalAddress> {
         let of_link = |a: &LocalAddress| {
-            let ifindex = self.lag(a.ifindex).map_or(a.ifindex, |lag| lag.ifindex);
+            let shares = |lag: &&Lag| {
+                let is_port = lag.members.iter().any(|member| member.ifindex == a.ifindex);
+                lag.hashed == Hashed::Bound && is_port && is_link_local(a.ip)
+            };
+            let lag = self.lag(a.ifindex).or_else(|| self.lags.iter().find(shares));
+            let ifindex = lag.map_or(a.ifindex, |lag| lag.ifindex);
             LocalAddress { ifindex, ..*a }
         };
         self.list.iter().map(of_link).collect()

@@ -1,4 +1,4 @@
-//! The hash by which a bond of the kernel's chooses the port that a packet leaves by.
+//! Bonds whose ports send from one address, and the hash that chooses the port that a packet leaves by.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,16 +9,17 @@ use polypath_wire::ROCE_PORT;
 use crate::bytes::spread;
 use crate::select::Pair;
 
-/// A bond of the kernel's.
+/// A bond of the kernel's, or interfaces that share an address without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lag {
-    /// The index of its interface.
+    /// The index of its interface; of the one that has the address, if it is none of the kernel's.
     pub ifindex: u32,
     /// The indexes of the interfaces above it (VLANs, bridges), whose packets it treats as its own.
     pub above: Vec<u32>,
     /// The packets of which it hashes addresses and UDP ports, and nothing else.
     pub hashed: Hashed,
-    /// Its ports, in the order in which the kernel keeps them.
+    /// Its ports, in the order in which the kernel keeps them. Without the kernel's bond, the one that has the
+    /// address is one of them.
     pub members: Vec<LagMember>,
 }
 
@@ -32,6 +33,9 @@ pub enum Hashed {
     Ipv4,
     /// None: nobody knows by which port a packet leaves.
     None,
+    /// Those of IPv4, by this lane: the bond is none of the kernel's, and packets are sent by the port that
+    /// [`Lag::bound_to`] names. Others leave by the interface that has their address.
+    Bound,
 }
 
 /// A port of a bond.
@@ -78,12 +82,22 @@ fn hash(pair: Pair, source_port: u16, destination_port: u16) -> u32 {
 }
 
 impl Lag {
-    /// The port of the bond by which packets from this source port leave; `None` if none is usable.
+    /// The index of the interface that packets from this source port are to be sent by; `None` if that is
+    /// left to the kernel.
+    pub fn bound_to(&self, local: IpAddr, remote: IpAddr, source_port: u16) -> Option<u32> {
+        let is_own = self.hashed == Hashed::Bound;
+        is_own.then(|| self.leaves_by((local, remote), source_port)).flatten()
+    }
+
+    /// The port of the bond by which packets from this source port leave; `None` if none is usable. A port
+    /// of the kernel's bond that is not usable sends nothing. Of the others, each has the same source ports
+    /// for ever, because they are bound to it.
     pub(crate) fn leaves_by(&self, pair: Pair, source_port: u16) -> Option<u32> {
         if !self.is_known(pair) {
             return None;
         }
-        let usable = || self.members.iter().filter(|member| member.usable);
+        let all = self.hashed == Hashed::Bound;
+        let usable = || self.members.iter().filter(move |member| all || member.usable);
         let count = u32::try_from(usable().count()).ok()?;
         let at = hash(pair, source_port, ROCE_PORT).checked_rem(count)?;
         usable().nth(usize::try_from(at).ok()?).map(|member| member.ifindex)
@@ -98,7 +112,7 @@ impl Lag {
     pub(crate) fn is_known(&self, pair: Pair) -> bool {
         match self.hashed {
             Hashed::All => true,
-            Hashed::Ipv4 => pair.0.is_ipv4(),
+            Hashed::Ipv4 | Hashed::Bound => pair.0.is_ipv4(),
             Hashed::None => false,
         }
     }
@@ -118,6 +132,27 @@ impl Lag {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_port_stays_with_the_interface_that_it_is_bound_to() {
+        let member = |ifindex, usable| LagMember { ifindex, usable };
+        let lag = |usable: [bool; 3], hashed| {
+            let members = (2..).zip(usable).map(|(n, usable)| member(n, usable)).collect();
+            Lag { ifindex: 2, above: vec![], hashed, members }
+        };
+        let (here, there) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let (all, some) = ([true; 3], [true, false, true]);
+        let mut by = [0; 3];
+        for port in 0xc000..0xc100 {
+            let bound = lag(all, Hashed::Bound).bound_to(here, there, port).unwrap();
+            assert_eq!(lag(some, Hashed::Bound).bound_to(here, there, port), Some(bound));
+            by[bound as usize - 2] += 1;
+            assert_eq!(lag(all, Hashed::All).bound_to(here, there, port), None, "the kernel's");
+        }
+        assert!(by.iter().all(|count| *count > 60), "{by:?}");
+        let v6 = "fd00::1".parse().unwrap();
+        assert_eq!(lag(all, Hashed::Bound).bound_to(v6, v6, 0xc000), None);
+    }
 
     fn pair(from: &str, to: &str) -> Pair {
         (from.parse().unwrap(), to.parse().unwrap())

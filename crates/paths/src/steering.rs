@@ -10,6 +10,9 @@
 //! Queue pairs that have one path share the bond's ports as well ([`dealing`](crate::dealing)). Such a path
 //! is not given up with its port of the bond, but gets another one.
 //!
+//! Interfaces that share an address without the kernel's bond are such a bond, too, whose ports this lane
+//! binds its source ports to ([`Hashed::Bound`](crate::Hashed::Bound)).
+//!
 //! Which port of the bond is the first differs from one pair of addresses to another, so that the only paths
 //! of many peers use all.
 
@@ -31,7 +34,7 @@ use crate::types::{PathState, Reason};
 const DRAWS: u32 = 256;
 
 impl PathManager {
-    /// Takes the bonds of the kernel's among the host's interfaces. To be called at every change of their
+    /// Takes the bonds among the host's interfaces. To be called at every change of their
     /// ports, before [`PathManager::set_local`]. Paths by a port that is not usable any more are given up at
     /// once; the source ports of the others are chosen anew.
     pub fn set_lags(&mut self, now: Duration, lags: &[Lag]) {

@@ -133,6 +133,7 @@ impl Provider for Bond {
             one_at_a_time: options.mode() == BondMode::ActiveBackup,
             min_links: options.min_links.unwrap_or(0),
             lacp: options.mode() == BondMode::Lacp,
+            shares: options.mode().shares(),
         };
         let indexes = ports.iter().map(|port| port.ifindex).collect();
         // Over the same interfaces, mp devices have the same addresses.

@@ -44,6 +44,14 @@ pub enum BondMode {
     Lacp,
 }
 
+impl BondMode {
+    /// Whether a member sends from another's addresses: where all members carry data, and the switch knows
+    /// them as one link, or has one of its own.
+    pub(crate) fn shares(self) -> bool {
+        matches!(self, Self::BalanceRr | Self::BalanceXor | Self::Lacp)
+    }
+}
+
 /// The hash that spreads flows over members (`xmit_hash_policy`). A flow of RDMA is a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashPolicy {

@@ -55,6 +55,8 @@ pub struct Aggregation {
     pub min_links: u8,
     /// Whether an interface counts as without a link while LACP ([`Port::lacp`]) keeps it out.
     pub lacp: bool,
+    /// Whether one of them sends from another's IPv4 addresses, too ([`PortSpec::shares`]).
+    pub shares: bool,
 }
 
 /// A port of a device: interfaces, and the GID table of their addresses.

@@ -40,6 +40,7 @@ mod rule_check;
 pub mod rules;
 mod selection;
 mod selector;
+mod shares;
 mod subnet;
 pub mod table;
 

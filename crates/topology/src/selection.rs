@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::bond::{BOND, adopted, settings_of_adopted};
-use crate::bonding::Bonding;
+use crate::bonding::{Bonding, PORTS_MAX};
 use crate::choice::{Choice, unnamed};
 use crate::device::{DeviceSpec, PortSpec};
 use crate::error::SelectionError;
@@ -132,15 +132,21 @@ impl Selection {
         choice.bond.unwrap_or_default().settings()
     }
 
-    /// The settings that follow from the modes of the bonds of the kernel's that it selects. Whatever the
-    /// user says goes before them.
+    /// The settings that follow from the modes of the bonds of the kernel's that it selects, or from the
+    /// addresses that the members of a bond share. Whatever the user says goes before them.
     #[must_use]
     pub fn settings_below(&self, table: &Table) -> Bonding {
         let (provider, choice) = self.resolved(table);
         if provider.kind() != BOND.kind() {
             return Bonding::default();
         }
-        settings_of_adopted(table, &choice)
+        let mut settings = settings_of_adopted(table, &choice);
+        let ports = provider.devices(table, &choice).into_iter().flat_map(|device| device.ports);
+        let most = ports.flat_map(|port| port.shares(table)).map(|share| share.len()).max();
+        if let Some(most) = most {
+            settings.ports = u8::try_from(most).ok().map(|ports| ports.min(PORTS_MAX));
+        }
+        settings
     }
 
     /// The interfaces that this selection would include if a device were not limited to

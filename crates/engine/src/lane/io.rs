@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polypath_lane::{NotSent, Overrun};
-use polypath_paths::{ControlOut, PathAddress, PathManager};
+use polypath_paths::{ControlOut, Lag, PathAddress, PathKind, PathManager};
 use polypath_telemetry::{
     Errno, Event, InterfaceName, LaneCounters, LaneDrops, PathName, QpCounters,
 };
@@ -75,6 +75,8 @@ pub(crate) struct LaneIo {
     /// The names of interfaces. They are kept, because asking the kernel takes system calls, and a
     /// fail-over must be fast.
     interfaces: HashMap<u32, InterfaceName>,
+    /// The bonds, which say by which interface packets of an address leave.
+    lags: Vec<Lag>,
     /// The record of what happened.
     pub(crate) journal: Journal,
     flows: Vec<Option<PathFlow>>,
@@ -109,6 +111,7 @@ impl LaneIo {
             drops: LaneDrops::default(),
             ended: QpCounters::default(),
             interfaces: HashMap::new(),
+            lags: Vec::new(),
             journal: Journal::default(),
             flows: Vec::new(),
             control_flows: BTreeMap::new(),
@@ -161,12 +164,21 @@ impl LaneIo {
         handle
     }
 
+    /// The interface that packets are sent by if it shares the address with the one that has it.
+    pub(crate) fn bound_to(&self, address: &PathAddress) -> Option<u32> {
+        let shared = |lag: &&Lag| lag.ifindex == address.ifindex && address.kind == PathKind::Udp;
+        let bound = |lag: &Lag| lag.bound_to(address.local, address.remote, address.source_port);
+        self.lags.iter().filter(shared).find_map(bound)
+    }
+
     /// Opens a flow. A failure is counted and reported.
     fn open(&mut self, address: &PathAddress, tag: u32) -> Option<Flow> {
         if self.sender.is_away() {
             return None;
         }
-        match self.sender.open(address, tag) {
+        let ifindex = self.bound_to(address).unwrap_or(address.ifindex);
+        let by_it = PathAddress { ifindex, ..*address };
+        match self.sender.open(&by_it, tag) {
             Ok(handle) => Some(handle),
             Err(e) => {
                 self.drops.flows_failed += 1;
@@ -336,6 +348,17 @@ impl LaneIo {
 
     /// Closes all flows, and opens none until [`open_again`](Self::open_again): the program leaves this host.
     pub(crate) fn shut(&mut self) {
+        self.close_all();
+        self.sender.set_away(true);
+    }
+
+    /// Closes all flows; those that are used are opened again.
+    fn open_anew(&mut self) {
+        self.close_all();
+        self.may_open_again();
+    }
+
+    fn close_all(&mut self) {
         self.interfaces_changed();
         for flow in self.flows.iter_mut().flatten() {
             if let Some(handle) = flow.handle.take() {
@@ -343,19 +366,31 @@ impl LaneIo {
                 self.sender.close(handle);
             }
         }
-        self.sender.set_away(true);
     }
 
     /// Opens flows again, on another host or the same.
     pub(crate) fn open_again(&mut self) {
         self.sender.set_away(false);
+        self.may_open_again();
+    }
+
+    fn may_open_again(&mut self) {
         for flow in self.flows.iter_mut().flatten() {
             (flow.retry_at, flow.pause) = (self.now, REOPEN_FIRST);
         }
     }
 
-    /// Learns the names of interfaces. Former ones are kept, because reports may still name them.
-    pub(crate) fn learn_interfaces(&mut self, table: &Table) {
+    /// Learns the names of interfaces, and which share addresses. Former names are kept, because reports may
+    /// still name them.
+    pub(crate) fn learn_interfaces(&mut self, table: &Table, lags: Vec<Lag>) {
+        let ports = |lags: &[Lag]| -> Vec<Vec<u32>> {
+            let of = |lag: &Lag| lag.members.iter().map(|member| member.ifindex).collect();
+            lags.iter().map(of).collect()
+        };
+        if ports(&lags) != ports(&self.lags) {
+            self.open_anew();
+        }
+        self.lags = lags;
         self.sender.interfaces_changed(table);
         if self.interfaces.len() > MAX_INTERFACES {
             self.interfaces.clear();

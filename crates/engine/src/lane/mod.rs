@@ -168,14 +168,15 @@ impl Lane {
         let kinds = (exchange.is_some(), streams.is_some());
         let settings = crate::path_settings::settings(opened.receive_buffer, kinds);
         let mut paths = PathManager::new(settings, identity, seed);
-        paths.set_lags(clock::now(), &crate::path_settings::lags(table));
+        let lags = crate::path_settings::lags(table, selection);
+        paths.set_lags(clock::now(), &lags);
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
         paths.set_usage(clock::now(), usage);
         let mut io = LaneIo::new(senders);
         io.exchange.clone_from(&exchange);
         io.streams.clone_from(&streams);
-        io.learn_interfaces(table);
+        io.learn_interfaces(table, lags);
         let socket = AtomicI32::new(receivers.wait_on());
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
         state.learn_sole_ipv4(table, selection);
@@ -474,13 +475,13 @@ impl Lane {
         let News { table, selection, usage, local: _, tcp: _ } = news;
         let addresses = crate::path_settings::local_addresses(table, selection);
         let down = crate::path_settings::down_rules(table);
-        let lags = crate::path_settings::lags(table);
+        let lags = crate::path_settings::lags(table, selection);
         if self.has_failed() {
             return;
         }
         self.enter(|state| {
             state.io.interfaces_changed();
-            state.io.learn_interfaces(table);
+            state.io.learn_interfaces(table, lags.clone());
             state.learn_sole_ipv4(table, selection);
             let now = state.core.now();
             let paths = state.core.paths_mut();

@@ -6,6 +6,7 @@ use crate::addresses::LocalAddresses;
 use crate::associations::Associations;
 use crate::config::{Config, Primary};
 use crate::id::AssociationId;
+use crate::lag::Hashed;
 use crate::path::Path;
 use crate::slab::Slab;
 use crate::types::{PathAddress, PathState};
@@ -136,17 +137,20 @@ impl<'a> PathSet<'a> {
         let Some(p) = self.paths.get(path) else { return false };
         match self.config.primary {
             _ if self.is_local(path) || self.is_tcp(path) => false,
-            Some(Primary::Interface(ifindex)) => p.address.ifindex == ifindex,
+            Some(Primary::Interface(ifindex)) => self.leaves_by(path, ifindex),
             Some(Primary::Address(ip)) => p.address.local == ip.to_canonical(),
             None => false,
         }
     }
 
-    /// Whether a path leaves by the interface of this index, which may be a port of a bond of the kernel's.
+    /// Whether a path leaves by the interface of this index, which may be a bond or a port of it.
     pub fn leaves_by(&self, path: PathId, ifindex: u32) -> bool {
         let Some(p) = self.paths.get(path) else { return false };
-        let member = || Some(self.local.wanted_member(p.turn()?)?.1.ifindex);
-        p.address.ifindex == ifindex || member() == Some(ifindex)
+        match p.turn().and_then(|turn| self.local.wanted_member(turn)) {
+            Some((lag, member)) if lag.hashed == Hashed::Bound => member.ifindex == ifindex,
+            Some((_, member)) if member.ifindex == ifindex => true,
+            _ => p.address.ifindex == ifindex,
+        }
     }
 
     /// Whether a path leads through shared memory. It is preferred to all others.
@@ -162,11 +166,10 @@ impl<'a> PathSet<'a> {
 
     /// The cost of the interface that a path leaves by; 0 for shared memory.
     pub fn cost(&self, path: PathId) -> u16 {
-        let Some(p) = self.paths.get(path) else { return Config::COST };
         if self.is_local(path) {
             return 0;
         }
-        let of = self.config.costs.iter().find(|(ifindex, _)| *ifindex == p.address.ifindex);
+        let of = self.config.costs.iter().find(|(ifindex, _)| self.leaves_by(path, *ifindex));
         of.map_or(Config::COST, |(_, cost)| *cost)
     }
 
