@@ -26,6 +26,8 @@ pub(crate) struct Host {
     /// What `POLYPATH_APM` says of each client's ids.
     apm: BTreeMap<ClientId, Apm>,
     memberships: Memberships,
+    /// The interfaces that share addresses, and whether they carry; `None` if that is to be found out again.
+    shares: Option<Vec<Vec<(u32, bool)>>>,
 }
 
 impl Host {
@@ -37,6 +39,7 @@ impl Host {
             selections: BTreeMap::new(),
             apm: BTreeMap::new(),
             memberships: Memberships::default(),
+            shares: None,
         };
         host.refresh()?;
         Ok(host)
@@ -54,6 +57,7 @@ impl Host {
     /// waits for that; [`refresh`](Self::refresh) does the rest. Returns true if the table changed.
     pub(crate) fn hear(&mut self) -> std::io::Result<bool> {
         let down = self.netlink.take_changes()?;
+        self.shares = None;
         Ok(self.tables.links_down(&down))
     }
 
@@ -63,6 +67,7 @@ impl Host {
         let chosen: Vec<&Selection> = self.selections.values().collect();
         let socket = self.netlink.any_socket();
         let before = self.tables.table().omitted;
+        self.shares = None;
         let changed = self.tables.update(dump, &chosen, |link| Hardware::of(link, socket));
         let omitted = self.tables.table().omitted;
         if omitted != before {
@@ -74,6 +79,7 @@ impl Host {
     /// Adds a client with its resolved selection. Returns true if the table changed.
     pub(crate) fn add_client(&mut self, client: ClientId, selection: Selection) -> bool {
         self.selections.insert(client, selection);
+        self.shares = None;
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
     }
 
@@ -82,6 +88,7 @@ impl Host {
         self.memberships.leave_all(client);
         self.selections.remove(&client);
         self.apm.remove(&client);
+        self.shares = None;
         self.tables.select(&self.selections.values().collect::<Vec<_>>())
     }
 
@@ -92,6 +99,7 @@ impl Host {
 
     /// Sets whether LACP lets interfaces carry traffic, by index. Returns true if the table changed.
     pub(crate) fn set_lacp(&mut self, lacp: BTreeMap<u32, bool>) -> bool {
+        self.shares = None;
         self.tables.set_lacp(lacp)
     }
 
@@ -183,6 +191,31 @@ impl Host {
     /// The interface that has an address of this host, 0 if none has.
     pub(crate) fn ifindex_of(&self, ip: IpAddr) -> u32 {
         self.interface_of(ip, None).unwrap_or(0)
+    }
+
+    /// The interface by which a packet came, as far as its destination has one: any interface takes packets
+    /// for any address of the host, and a bond's do where its members share one.
+    pub(crate) fn came_by(&self, local: IpAddr, ifindex: u32) -> u32 {
+        let own = || self.interface_of(local, None).filter(|_| !needs_scope(local));
+        self.interface_of(local, Some(ifindex)).or_else(own).unwrap_or(ifindex)
+    }
+
+    /// The interface by which a packet from this address is to leave: the one that has it, or one that shares
+    /// it while that one does not carry.
+    pub(crate) fn leaves_by(&mut self, local: IpAddr, ifindex: u32) -> u32 {
+        if !local.is_ipv4() || ifindex == 0 {
+            return ifindex;
+        }
+        let (table, selections) = (self.tables.table(), self.selections.values());
+        let all = || selections.flat_map(|selection| selection.shares(table)).collect();
+        let shares = self.shares.get_or_insert_with(all);
+        let mut with = shares.iter().filter(|share| share.iter().any(|(own, _)| *own == ifindex));
+        let other = with.find_map(|share| {
+            let carries = share.iter().find(|(own, _)| *own == ifindex).is_some_and(|(_, it)| *it);
+            let other = || share.iter().find(|(_, carries)| *carries);
+            if carries { None } else { other() }
+        });
+        other.map_or(ifindex, |(other, _)| *other)
     }
 
     /// A way for multicast for which there is no route: from the given address, or from the

@@ -141,12 +141,27 @@ impl Selection {
             return Bonding::default();
         }
         let mut settings = settings_of_adopted(table, &choice);
-        let ports = provider.devices(table, &choice).into_iter().flat_map(|device| device.ports);
-        let most = ports.flat_map(|port| port.shares(table)).map(|share| share.len()).max();
-        if let Some(most) = most {
+        if let Some(most) = self.shares(table).iter().map(Vec::len).max() {
             settings.ports = u8::try_from(most).ok().map(|ports| ports.min(PORTS_MAX));
         }
         settings
+    }
+
+    /// The interfaces that share IPv4 addresses, by index and whether they carry, the one that has the
+    /// addresses first ([`PortSpec::shares`]).
+    #[must_use]
+    pub fn shares(&self, table: &Table) -> Vec<Vec<(u32, bool)>> {
+        let (provider, choice) = self.resolved(table);
+        if provider.kind() != BOND.kind() {
+            return Vec::new();
+        }
+        let ports = provider.devices(table, &choice).into_iter().flat_map(|device| device.ports);
+        let of = |port: PortSpec| {
+            let told = |member: &Port| (member.ifindex, port.carries(table, member));
+            let shares = port.shares(table).into_iter();
+            shares.map(|share| share.into_iter().map(told).collect()).collect::<Vec<_>>()
+        };
+        ports.flat_map(of).collect()
     }
 
     /// The interfaces that this selection would include if a device were not limited to

@@ -33,7 +33,8 @@ impl Broker {
                 continue;
             }
             match qp1::parse(&datagram, &buffer) {
-                Ok((from, mad)) => {
+                Ok((mut from, mad)) => {
+                    from.ifindex = self.host.came_by(from.local, from.ifindex);
                     self.counters.qp1_mads_received += 1;
                     if self.is_ping(&from, mad) {
                         continue;
@@ -89,6 +90,7 @@ impl Broker {
 
     pub(super) fn send_mad_by_udp(&mut self, mad: &OutgoingMad) -> io::Result<()> {
         let through = qp1::through(mad, self.host.has_address(mad.remote));
+        let through = self.host.leaves_by(mad.local, through);
         let sent = self.qp1.send(mad, through);
         match &sent {
             Ok(()) => self.counters.qp1_mads_sent += 1,

@@ -44,7 +44,7 @@ impl Broker {
         }
     }
 
-    fn send_ping(&self, number: u64, ping: &Ping) -> io::Result<PingSocket> {
+    fn send_ping(&mut self, number: u64, ping: &Ping) -> io::Result<PingSocket> {
         let own = UdpSocket::new()?;
         own.never_fragment()?;
         own.bind_to(SocketAddr::new(ping.local, 0), ping.ifindex)?;
@@ -58,6 +58,7 @@ impl Broker {
         let mad = pings::question(number);
         let packet = qp1::build_padded(ping.local, ping.remote, port, &mad, padding);
         let through = if self.host.has_address(ping.remote) { 0 } else { ping.ifindex };
+        let through = self.host.leaves_by(ping.local, through);
         own.send(&packet, to, ping.local, through, 0)?;
         self.epoll.add(errors.as_fd(), token(PING, number), Interest::HangUp)?;
         Ok(PingSocket { _own: own, errors })
@@ -77,6 +78,7 @@ impl Broker {
         if let Some(answer) = pings::answer(mad) {
             let (local, remote) = (from.local, from.remote);
             let ifindex = if self.host.has_address(remote) { 0 } else { from.ifindex };
+            let ifindex = self.host.leaves_by(local, ifindex);
             if self.qp1.answer(local, remote, ifindex, &answer).is_err() {
                 self.counters.qp1_mads_send_failed += 1;
             }

@@ -101,7 +101,7 @@ pub(crate) fn plan(only: &str, sample: bool) -> Vec<Case> {
 
 /// What happens to a slave while a program runs. Whatever it was, it is taken back before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     /// It loses its carrier, at both ends.
     Carrier,
     /// It is released from the bond, at both ends.
@@ -116,7 +116,7 @@ const FAULTS: [Fault; 4] = [Fault::Carrier, Fault::Carrier, Fault::Release, Faul
 /// Runs a case. An error names what went wrong.
 pub(crate) fn run(stage: &mut Stage, case: Case) -> Result<(), Problem> {
     stage.bond(case.mode, case.slaves)?;
-    start(stage, case.kind, OURS)?;
+    start(stage, case.kind, [OURS; 2])?;
     play(stage, case).map_err(|problem| with_output(stage, &problem))?;
     end(stage, case.kind)
 }
@@ -125,13 +125,13 @@ pub(crate) fn run(stage: &mut Stage, case: Case) -> Result<(), Problem> {
 ///
 /// perftest's client connects twice, and its server listens anew in between. A client that is quicker is
 /// rejected and ends, which says nothing of the bond, so it is started again.
-pub(crate) fn start(stage: &mut Stage, kind: Kind, over: &str) -> Result<(), Problem> {
+pub(crate) fn start(stage: &mut Stage, kind: Kind, over: [&str; 2]) -> Result<(), Problem> {
     const ATTEMPTS: usize = 5;
     for _ in 0..ATTEMPTS {
         stage.both("rm -f /tmp/program")?;
-        stage.guest(0).server.start(&format!("program {over} {}", kind.server()))?;
+        stage.guest(0).server.start(&format!("program {} {}", over[0], kind.server()))?;
         stage.wait_cm(0, kind.port()).map_err(|problem| with_output(stage, &problem))?;
-        stage.guest(1).server.start(&format!("program {over} {}", kind.client()))?;
+        stage.guest(1).server.start(&format!("program {} {}", over[1], kind.client()))?;
         // perftest writes the head of its table when it has connected, and probes are no sign of that.
         let connected = match kind {
             Kind::Rping => Ok(()),
@@ -171,6 +171,19 @@ pub(crate) fn with_output(stage: &mut Stage, problem: &Problem) -> Problem {
     Problem::Failed(format!("{problem}\nthe server: {server}\nthe client: {client}"))
 }
 
+impl Fault {
+    /// Lets it happen to a cable, or takes it back.
+    pub(crate) fn set(self, stage: &mut Stage, cable: usize, on: bool) -> Result<(), Problem> {
+        match (self, on) {
+            (Self::Carrier, on) => stage.cable(cable, !on),
+            (Self::Release, true) => stage.both(&format!("release eth{cable}")),
+            (Self::Release, false) => stage.both(&format!("enslave eth{cable}")),
+            (Self::Silence, true) => stage.both(&format!("silence eth{cable}")),
+            (Self::Silence, false) => stage.both(&format!("speak eth{cable}")),
+        }
+    }
+}
+
 fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
     for (number, fault) in FAULTS.into_iter().enumerate() {
         let cable = match stage.busiest()? {
@@ -178,23 +191,14 @@ fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
             0 if case.mode != Mode::ActiveBackup => number % case.slaves,
             busiest => busiest,
         };
-        let link = format!("eth{cable}");
-        match fault {
-            Fault::Carrier => stage.cable(cable, false)?,
-            Fault::Release => stage.both(&format!("release {link}"))?,
-            Fault::Silence => stage.both(&format!("silence {link}"))?,
-        }
-        let what = format!("{fault:?} of {link}");
+        fault.set(stage, cable, true)?;
+        let what = format!("{fault:?} of eth{cable}");
         // Nothing but LACP notices that a link is silent.
         match fault {
             Fault::Silence if case.mode != Mode::Lacp => pass(SILENCE),
             _ => progress(stage, &format!("during {what}"), LIMIT)?,
         }
-        match fault {
-            Fault::Carrier => stage.cable(cable, true)?,
-            Fault::Release => stage.both(&format!("enslave {link}"))?,
-            Fault::Silence => stage.both(&format!("speak {link}"))?,
-        }
+        fault.set(stage, cable, false)?;
         stage.wait_whole()?;
         progress(stage, &format!("after {what}"), LIMIT)?;
     }

@@ -151,7 +151,7 @@ fn start(stage: &mut Stage, carrier: Carrier, flows: u32) -> Result<(), Problem>
         return cases::progress(stage, "at the start", PATIENCE);
     }
     let over = if carrier == Carrier::Polypath { OURS } else { "env" };
-    cases::start(stage, kind(flows), over)
+    cases::start(stage, kind(flows), [over; 2])
 }
 
 /// The program of perftest with so many queue pairs.

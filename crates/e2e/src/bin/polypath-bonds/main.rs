@@ -10,6 +10,7 @@
 
 mod cases;
 mod figures;
+mod own;
 mod report;
 mod spread;
 mod stage;
@@ -105,6 +106,9 @@ fn play(
             let took = began.elapsed().as_secs();
             polypath_e2e::say!("{case}: ok, {took} s, bytes by slave: {shares:?}");
         }
+    }
+    if !wishes.no_cases {
+        own::run_all(stage, &wishes.only)?;
     }
     if wishes.no_figures || wishes.sample {
         return Ok(());

@@ -157,7 +157,8 @@ impl Stage {
                 return Ok(());
             }
             if start.elapsed() > LIMIT {
-                let bond = self.run(guest, "cat /proc/net/bonding/bond0; ip -s link")?;
+                let bond =
+                    self.run(guest, "cat /proc/net/bonding/bond0 /tmp/lacp; ip -s link; :")?;
                 let problem =
                     format!("waited in vain in guest {guest} for: {command}\n{text}{bond}");
                 return Err(Problem::Failed(problem));
@@ -177,6 +178,29 @@ impl Stage {
         self.both(&format!("bond_up {slaves} {}", mode.options()))?;
         self.bond = Some((mode, slaves));
         self.wait_whole()
+    }
+
+    /// A bond of its kernel's in the first guest, and in the second one as many interfaces that share an
+    /// address, both under LACP.
+    pub(crate) fn own_up(&mut self, slaves: usize) -> Result<(), Problem> {
+        if self.bond.take().is_some() {
+            self.both("bond_down")?;
+        }
+        self.run(0, &format!("bond_up {slaves} {}", Mode::Lacp.options()))?;
+        self.run(1, &format!("own_up {slaves}"))?;
+        self.own_whole(slaves)
+    }
+
+    /// Waits until all interfaces of both guests carry.
+    pub(crate) fn own_whole(&mut self, slaves: usize) -> Result<(), Problem> {
+        self.wait_for(0, &format!("bond_whole {slaves}"))?;
+        self.wait_for(1, &format!("own_whole {slaves}"))
+    }
+
+    /// Undoes [`Stage::own_up`].
+    pub(crate) fn own_down(&mut self, slaves: usize) -> Result<(), Problem> {
+        self.run(1, &format!("own_down {slaves}"))?;
+        self.run(0, "bond_down").map(drop)
     }
 
     /// Enslaves further cables at both ends, or releases the last ones, until each bond has so many.
