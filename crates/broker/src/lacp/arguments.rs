@@ -42,6 +42,9 @@ pub struct LacpArguments {
     #[arg(long = "lacp_strict", value_name = "ON|OFF", default_value = "off")]
     #[arg(value_parser = on, action = ArgAction::Set)]
     pub lacp_strict: bool,
+    /// Let the interfaces share the IPv4 addresses and the hardware address of the first, as those of a bond
+    #[arg(long = "share-address")]
+    pub share_address: bool,
     /// Keep the states in this file, in the form of /proc/net/bonding
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,

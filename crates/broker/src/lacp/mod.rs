@@ -7,9 +7,11 @@
 mod arguments;
 mod brokers;
 mod report;
+mod share;
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
@@ -19,9 +21,9 @@ use polypath_lacp::{Actor, Event, PortNumber, PortState, ReceiveState, SLOW_PROT
 pub use arguments::{Interfaces, LacpArguments};
 
 use crate::log::log;
-use crate::netlink::{LinkMessage, Netlink};
+use crate::netlink::{Dump, LinkMessage, Netlink};
 use crate::sys::epoll::{Epoll, Interest};
-use crate::sys::packet::SlowSocket;
+use crate::sys::packet::{ETH_P_SLOW, FrameSocket};
 use crate::sys::process::{Signals, now};
 use crate::sys::{ethtool, would_block};
 
@@ -36,6 +38,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 const SIGNALS: u64 = u64::MAX;
 const NETLINK: u64 = u64::MAX - 1;
+/// From this on, the interfaces' sockets for ARP.
+const ARP: u64 = 1 << 32;
 
 /// The reason why LACP can't be spoken.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +62,12 @@ pub enum LacpError {
         "LACP needs the right to send frames: run this as root of the network namespace (CAP_NET_RAW)"
     )]
     NoRight,
+    /// A driver does not change the hardware address while the interface is up.
+    #[error(
+        "interface `{0}` can't get the hardware address of the first one while it is up: set it down, \
+         start this, and set it up again"
+    )]
+    Busy(String),
     /// An option.
     #[error(transparent)]
     Config(#[from] polypath_lacp::ConfigError),
@@ -74,6 +84,16 @@ pub enum LacpError {
     },
 }
 
+impl LacpError {
+    /// The error of opening a packet socket.
+    fn of_frames(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::NoRight,
+            _ => Self::Io { doing: "opening a packet socket", source },
+        }
+    }
+}
+
 /// An error of a system call, with what was being done.
 fn io(doing: &'static str) -> impl Fn(io::Error) -> LacpError {
     move |source| LacpError::Io { doing, source }
@@ -83,7 +103,7 @@ fn io(doing: &'static str) -> impl Fn(io::Error) -> LacpError {
 struct Member {
     ifindex: u32,
     number: PortNumber,
-    socket: SlowSocket,
+    socket: FrameSocket,
 }
 
 /// What runs.
@@ -94,6 +114,8 @@ struct Driver {
     netlink: Netlink,
     epoll: Epoll,
     brokers: brokers::Brokers,
+    /// The address that the interfaces share.
+    share: Option<share::Share>,
     /// What the file of `--state` says.
     written: String,
 }
@@ -120,6 +142,9 @@ pub fn speak(arguments: &LacpArguments) -> Result<(), LacpError> {
                     }
                 }
                 NETLINK => driver.look_at_links()?,
+                arp if arp >= ARP => {
+                    driver.hear(usize::try_from(arp - ARP).unwrap_or(usize::MAX))?
+                }
                 member => {
                     driver.receive(usize::try_from(member).unwrap_or(usize::MAX), &mut buffer)?;
                 }
@@ -150,18 +175,20 @@ impl Driver {
         epoll.add(netlink.changes(), NETLINK, Interest::Read).map_err(io("setting up"))?;
         let mut members = Vec::new();
         for (token, link) in (0..).zip(&links) {
-            let opened = SlowSocket::open(link.ifindex, SLOW_PROTOCOLS_MULTICAST);
-            let socket = opened.map_err(|source| match source.kind() {
-                io::ErrorKind::PermissionDenied => LacpError::NoRight,
-                _ => LacpError::Io { doing: "opening a packet socket", source },
-            })?;
+            let opened = FrameSocket::open(link.ifindex, ETH_P_SLOW);
+            let socket = opened.map_err(LacpError::of_frames)?;
+            socket.join(link.ifindex, SLOW_PROTOCOLS_MULTICAST).map_err(io("setting up"))?;
             epoll.add(socket.as_fd(), token, Interest::Read).map_err(io("setting up"))?;
             let number = actor.add_port(link.mac)?;
             members.push(Member { ifindex: link.ifindex, number, socket });
         }
+        let share = arguments
+            .share_address
+            .then(|| share::Share::begin(&links, &mut netlink, (&epoll, ARP)))
+            .transpose()?;
         let brokers = brokers::Brokers::new();
-        let mut driver =
-            Self { actor, members, names, netlink, epoll, brokers, written: String::new() };
+        let written = String::new();
+        let mut driver = Self { actor, members, names, netlink, epoll, brokers, share, written };
         driver.look_at_links()?;
         Ok(driver)
     }
@@ -169,7 +196,12 @@ impl Driver {
     /// Tells the actor how the links are.
     fn look_at_links(&mut self) -> Result<(), LacpError> {
         self.netlink.take_changes().map_err(io("reading netlink"))?;
-        let links = self.netlink.dump().map_err(io("reading interfaces"))?.links;
+        let Dump { links, addresses, .. } =
+            self.netlink.dump().map_err(io("reading interfaces"))?;
+        if let Some(share) = &mut self.share {
+            let ipv4 = |ip: IpAddr| if let IpAddr::V4(ip) = ip { Some(ip) } else { None };
+            share.set_own(addresses.iter().filter_map(|it| ipv4(it.ip)).collect());
+        }
         let socket = self.netlink.any_socket();
         for member in &self.members {
             let link = links.iter().find(|link| link.ifindex == member.ifindex);
@@ -179,6 +211,11 @@ impl Driver {
             self.actor.link_changed(now(), member.number, up, speed, full);
         }
         Ok(())
+    }
+
+    /// Takes the ARP packets that wait at an interface.
+    fn hear(&mut self, at: usize) -> Result<(), LacpError> {
+        self.share.as_ref().map_or(Ok(()), |share| share.receive(at, &mut self.netlink))
     }
 
     /// Takes the frames that wait at an interface.
@@ -294,6 +331,9 @@ impl Driver {
 
     /// Tells the partners that the interfaces leave.
     fn leave(mut self) -> Result<(), LacpError> {
+        if let Some(mut share) = self.share.take() {
+            share.end(&mut self.netlink);
+        }
         let until = now() + FAREWELL;
         for number in self.members.iter().map(|member| member.number).collect::<Vec<_>>() {
             self.actor.remove_port(now(), number);

@@ -6,6 +6,7 @@
 mod attributes;
 mod bond;
 mod link;
+mod neighbour;
 mod route;
 
 use std::collections::BTreeSet;
@@ -189,6 +190,44 @@ impl Netlink {
                 }
                 if message.kind == libc::RTM_NEWROUTE {
                     return route::parse(message.body);
+                }
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Enters a neighbour that was just heard. Unless `create`, only if the interface knows it.
+    ///
+    /// # Errors
+    /// The kernel's error, such as `EPERM`; `ENOENT` for one that is not known.
+    pub(crate) fn set_neighbour(
+        &mut self,
+        ifindex: u32,
+        (ip, mac): (Ipv4Addr, [u8; 6]),
+        create: bool,
+    ) -> io::Result<()> {
+        let create = if create { libc::NLM_F_CREATE } else { 0 };
+        self.order(&neighbour::neighbour(ifindex, ip, mac), libc::NLM_F_REPLACE | create)
+    }
+
+    /// Gives an interface a hardware address.
+    ///
+    /// # Errors
+    /// The kernel's error: `EPERM`, or `EBUSY` if the driver wants the interface to be down.
+    pub(crate) fn set_hardware_address(&mut self, ifindex: u32, mac: [u8; 6]) -> io::Result<()> {
+        self.order(&neighbour::hardware_address(ifindex, mac), 0)
+    }
+
+    /// Sends a request that changes something, and waits until it is done.
+    fn order(&mut self, request: &Request, flags: libc::c_int) -> io::Result<()> {
+        let sequence = self.send(request, flags | libc::NLM_F_ACK)?;
+        for _ in 0..DATAGRAMS_MAX {
+            let len = self.requests.receive(&mut self.buffer)?;
+            for message in messages(&self.buffer[..len]) {
+                let is_answer = libc::c_int::from(message.kind) == libc::NLMSG_ERROR;
+                if message.sequence == sequence && is_answer {
+                    let error = error_of(message.body);
+                    return if error.raw_os_error() == Some(0) { Ok(()) } else { Err(error) };
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A socket for the frames of slow protocols of one interface (packet(7)). It needs `CAP_NET_RAW` in the user
+//! A socket for the frames of one type of one interface (packet(7)). It needs `CAP_NET_RAW` in the user
 //! namespace that the network namespace belongs to.
 
 use std::io;
@@ -8,18 +8,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use super::{check, own};
 
 /// The Ethernet type of slow protocols (IEEE 802.3, annex 57A).
-const ETH_P_SLOW: u16 = 0x8809;
+pub(crate) const ETH_P_SLOW: u16 = 0x8809;
 
-/// A socket that is bound to an interface and is a member of a group of Ethernet addresses.
+/// The Ethernet type of ARP (RFC 826).
+pub(crate) const ETH_P_ARP: u16 = 0x0806;
+
+/// A socket that is bound to an interface and one Ethernet type.
 #[derive(Debug)]
-pub(crate) struct SlowSocket(OwnedFd);
+pub(crate) struct FrameSocket(OwnedFd);
 
-impl SlowSocket {
+impl FrameSocket {
     /// Opens the socket for the interface of this index.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`; `ENODEV` if the interface is gone.
-    pub(crate) fn open(ifindex: u32, group: [u8; 6]) -> io::Result<Self> {
+    pub(crate) fn open(ifindex: u32, protocol: u16) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // Without a protocol it receives nothing before it is bound.
         // SAFETY: socket() takes numbers only.
@@ -27,7 +30,7 @@ impl SlowSocket {
         let ifindex = libc::c_int::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
-            sll_protocol: ETH_P_SLOW.to_be(),
+            sll_protocol: protocol.to_be(),
             sll_ifindex: ifindex,
             sll_hatype: 0,
             sll_pkttype: 0,
@@ -37,8 +40,16 @@ impl SlowSocket {
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: the address is valid for `len` bytes, and is only read.
         check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+        Ok(Self(socket))
+    }
+
+    /// Receives what is sent to a group of Ethernet addresses, too.
+    ///
+    /// # Errors
+    /// Those of `setsockopt`.
+    pub(crate) fn join(&self, ifindex: u32, group: [u8; 6]) -> io::Result<()> {
         let mut member = libc::packet_mreq {
-            mr_ifindex: ifindex,
+            mr_ifindex: libc::c_int::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?,
             mr_type: libc::PACKET_MR_MULTICAST as u16,
             mr_alen: 6,
             mr_address: [0; 8],
@@ -47,14 +58,14 @@ impl SlowSocket {
         // SAFETY: the request is valid for its size, and is only read.
         check(unsafe {
             libc::setsockopt(
-                socket.as_raw_fd(),
+                self.0.as_raw_fd(),
                 libc::SOL_PACKET,
                 libc::PACKET_ADD_MEMBERSHIP,
                 (&raw const member).cast(),
                 size_of::<libc::packet_mreq>() as libc::socklen_t,
             )
         })?;
-        Ok(Self(socket))
+        Ok(())
     }
 
     /// Sends a frame, from its Ethernet header on.
@@ -91,7 +102,7 @@ impl SlowSocket {
     }
 }
 
-impl AsFd for SlowSocket {
+impl AsFd for FrameSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -31,28 +31,26 @@ bond_whole() {
     [ "$(grep -c 'port state: 63' $bond)" = $((2 * $1)) ]
 }
 # own_up COUNT: the first COUNT interfaces share an address, as those of a bond do, and speak LACP, without a
-# bond of the kernel's.
+# bond of the kernel's. own_whole COUNT: whether so many carry. own_down COUNT.
 own_up() {
-    mac=$(cat /sys/class/net/eth0/address)
     members=""; link=0
     while [ $link -lt "$1" ]; do
-        cat /sys/class/net/eth$link/address > /tmp/mac.$link
-        ip link set eth$link mtu 9000 address "$mac" up || return 1
-        echo 0 > /proc/sys/net/ipv4/conf/eth$link/rp_filter
+        ip link set eth$link mtu 9000 up || return 1
         members=$members${members:+"+"}eth$link; link=$((link + 1))
     done
     ip addr add "$IPV4/24" dev eth0 || return 1
-    polypath lacp "$members" --lacp_rate fast --state /tmp/lacp > /tmp/lacp.log 2>&1 & echo $! > /tmp/lacp.id
+    polypath lacp "$members" --lacp_rate fast --share-address --state /tmp/lacp > /tmp/lacp.log 2>&1 &
+    echo $! > /tmp/lacp.id
 }
 own_whole() { [ "$(grep -c 'port state: 63' /tmp/lacp)" = $((2 * $1)) ]; }
 own_down() {
     kill "$(cat /tmp/lacp.id)"
     while [ -e "/proc/$(cat /tmp/lacp.id)" ]; do usleep 10000; done
     ip addr del "$IPV4/24" dev eth0
+    # They have their own hardware addresses again.
+    [ "$(cat /sys/class/net/eth*/address | sort -u | wc -l)" = "$(ls -d /sys/class/net/eth* | wc -l)" ] || return 1
     link=0
-    while [ $link -lt "$1" ]; do
-        ip link set eth$link down && ip link set eth$link address "$(cat /tmp/mac.$link)"; link=$((link + 1))
-    done
+    while [ $link -lt "$1" ]; do ip link set eth$link down; link=$((link + 1)); done
 }
 active() { cat /sys/class/net/bond0/bonding/active_slave; }
 # received: the bytes by each interface, in order.
