@@ -335,6 +335,43 @@ fn two_hosts_aggregate_their_links_and_leave_a_silent_one() -> Result<(), Error>
     })
 }
 
+/// The hardware addresses of eth0 and eth1 of a host.
+fn hardware_addresses(host: &Host) -> Result<Vec<String>, Error> {
+    let links = host.program(["ip", "-o", "link"]).run(LIMIT)?.expect_success()?.text();
+    let ours = links.lines().filter(|line| line.contains(": eth"));
+    let address =
+        |line: &str| line.split("link/ether ").nth(1)?.split(' ').next().map(str::to_owned);
+    Ok(ours.filter_map(address).collect())
+}
+
+/// Interfaces that share an address have one hardware address meanwhile, and know each other's neighbours.
+#[test]
+fn interfaces_that_share_an_address_hear_for_each_other() -> Result<(), Error> {
+    let _share = share(BUSY);
+    let lab = Lab::with(Options { wiring: Wiring::Direct, ..Options::default() })?;
+    let (host, peer) = (lab.host(1), lab.host(0).ipv4(0));
+    let before = hardware_addresses(host)?;
+    let shares = lacp(host, &["eth0+eth1", "--share-address"])?;
+    until("one hardware address", LIMIT, || {
+        shares.expect_alive()?;
+        let now = hardware_addresses(host)?;
+        Ok((now == [before[0].as_str(); 2]).then_some(()))
+    })?;
+    let command = Artifacts::get()?.command.to_string_lossy().into_owned();
+    // The peer answers by link 0 alone, that nothing has the port.
+    until("a neighbour that eth1 has not asked for", LIMIT, || {
+        shares.expect_alive()?;
+        host.tool("ip", &["neigh", "flush", "all"], "")?;
+        host.program([command.as_str(), "ping", "--count", "1", &peer]).run(LIMIT)?;
+        let known = host.program(["ip", "neigh", "show", "dev", "eth1"]).run(LIMIT)?.text();
+        Ok(known.contains(&format!("{peer} lladdr")).then_some(()))
+    })?;
+    shares.signal(libc::SIGTERM);
+    shares.finish(LIMIT).and_then(Finished::expect_success)?;
+    assert_eq!(hardware_addresses(host)?, before);
+    Ok(())
+}
+
 /// Data keeps to the members that LACP lets distribute.
 #[test]
 fn data_leaves_a_member_that_lacp_keeps_out() -> Result<(), Error> {

@@ -208,9 +208,28 @@ fn play(stage: &mut Stage, case: Case) -> Result<(), Problem> {
 /// Waits until the program has transferred some more, for at most `limit`. If that does not come soon, the
 /// program may have ended.
 pub(crate) fn progress(stage: &mut Stage, when: &str, limit: Duration) -> Result<(), Problem> {
+    wait_bytes(stage, &|received| received.iter().sum(), when, limit)
+}
+
+/// Waits until the first guest has received some more by a cable.
+pub(crate) fn progress_by(
+    stage: &mut Stage,
+    cable: usize,
+    when: &str,
+    limit: Duration,
+) -> Result<(), Problem> {
+    wait_bytes(stage, &|received| received[cable], &format!("by cable {cable} {when}"), limit)
+}
+
+fn wait_bytes(
+    stage: &mut Stage,
+    bytes: &dyn Fn(&[u64]) -> u64,
+    when: &str,
+    limit: Duration,
+) -> Result<(), Problem> {
     let start = Instant::now();
-    let before: u64 = stage.received()?.iter().sum();
-    while stage.received()?.iter().sum::<u64>() < before + PROGRESS {
+    let before = bytes(&stage.received()?);
+    while bytes(&stage.received()?) < before + PROGRESS {
         if start.elapsed() > SOON && (stage.has_ended(0)? || stage.has_ended(1)?) {
             return Err(Problem::Failed(format!("a program has ended {when}")));
         }

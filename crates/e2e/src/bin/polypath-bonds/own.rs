@@ -9,7 +9,7 @@ use std::time::Instant;
 /// The interfaces.
 const SLAVES: usize = 2;
 /// How Polypath is chosen where the kernel has no bond.
-const OWN: &str = "env POLYPATH_MP=hold=120 polypath run --device bond:eth0+eth1,mode=802.3ad --";
+const OWN: &str = "env POLYPATH_MP=hold=120 polypath run --device bond:eth0+eth1,mode=802.3ad,affinity=round-robin --";
 
 /// What runs over the kernel's bond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,11 @@ impl Case {
     }
 
     fn play(&self, stage: &mut Stage) -> Result<(), Problem> {
+        if self.kind != Kind::Rping {
+            for cable in 0..SLAVES {
+                cases::progress_by(stage, cable, "at the start", LIMIT)?;
+            }
+        }
         for (number, fault) in self.faults.iter().enumerate() {
             let cable = number % SLAVES;
             let what = format!("{fault:?} of eth{cable}");
