@@ -129,6 +129,23 @@ mod tests {
     }
 
     #[test]
+    fn only_the_link_local_address_of_a_port_that_shares_is_no_way_of_its_own() {
+        let mut local = LocalAddresses::default();
+        let all = [("10.0.1.1", 2), ("fe80::3", 3), ("fd00::3", 3), ("fe80::4", 4)];
+        local.set(&all.map(|(ip, ifindex)| address(ip, ifindex, true, true)));
+        let links = |local: &LocalAddresses| -> Vec<u32> {
+            local.by_link().iter().map(|a| a.ifindex).collect()
+        };
+        let members =
+            vec![LagMember { ifindex: 2, usable: true }, LagMember { ifindex: 3, usable: true }];
+        let lag = |hashed| Lag { ifindex: 2, above: vec![], hashed, members: members.clone() };
+        local.set_lags(&[lag(Hashed::Bound)]);
+        assert_eq!(links(&local), [2, 2, 3, 4]);
+        local.set_lags(&[lag(Hashed::All)]);
+        assert_eq!(links(&local), [2, 3, 3, 4], "a slave of the kernel's has none that counts");
+    }
+
+    #[test]
     fn the_gravest_that_is_known_of_a_path_is_told() {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let (here, there) = (ip("10.0.1.1"), ip("10.0.1.2"));

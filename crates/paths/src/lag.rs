@@ -18,8 +18,8 @@ pub struct Lag {
     pub above: Vec<u32>,
     /// The packets of which it hashes addresses and UDP ports, and nothing else.
     pub hashed: Hashed,
-    /// Its ports, in the order in which the kernel keeps them. Without the kernel's bond, the one that has the
-    /// address is one of them.
+    /// Its ports, in the order in which the kernel keeps them. Without the kernel's bond, the one that has
+    /// the address is one of them.
     pub members: Vec<LagMember>,
 }
 

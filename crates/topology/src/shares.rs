@@ -14,7 +14,8 @@ use crate::table::Table;
 impl PortSpec {
     /// The interfaces that send from the same IPv4 addresses, the one that has them first: those that have
     /// no others. Interfaces without any send from the addresses of the first that has some. There are at
-    /// least two in each share, and there is no share unless [`Aggregation::shares`](crate::Aggregation::shares).
+    /// least two in each share. There is none unless
+    /// [`Aggregation::shares`](crate::Aggregation::shares).
     #[must_use]
     pub fn shares<'a>(&self, table: &'a Table) -> Vec<Vec<&'a Port>> {
         if !self.aggregation.shares {

@@ -483,8 +483,7 @@ impl Lane {
             state.io.interfaces_changed();
             state.io.learn_interfaces(table, lags.clone());
             state.learn_sole_ipv4(table, selection);
-            let now = state.core.now();
-            let paths = state.core.paths_mut();
+            let (now, paths) = (state.core.now(), state.core.paths_mut());
             paths.set_lags(now, &lags);
             paths.set_local(now, &addresses);
             paths.set_down(now, &down);

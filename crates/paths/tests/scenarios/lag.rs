@@ -16,14 +16,13 @@ fn config(ports: u8) -> Config {
 
 /// Tells a host of its bond's ports, and has the kernel send by those that are usable.
 fn tell(net: &mut Net, host: usize, usable: &[bool]) {
+    let hashed = if net.links[0].bound[host] { Hashed::Bound } else { Hashed::All };
     let ifindex = net.hosts[host].local[0].ifindex;
     let member = |(n, usable): (u32, &bool)| LagMember { ifindex: FIRST + n, usable: *usable };
     let members = (0..).zip(usable).map(member).collect();
     net.links[0].bonds[host] = usable.to_vec();
     let now = net.now;
-    net.hosts[host]
-        .paths
-        .set_lags(now, &[Lag { ifindex, above: vec![], hashed: Hashed::All, members }]);
+    net.hosts[host].paths.set_lags(now, &[Lag { ifindex, above: vec![], hashed, members }]);
     net.tell_local(host);
 }
 
@@ -37,8 +36,14 @@ fn enslave(net: &mut Net, host: usize, links: usize) {
 
 /// Two hosts with bonds of so many ports (0: an ordinary interface), after their handshake.
 fn bonded(seed: u64, links: [usize; 2]) -> Net {
+    bonded_as(seed, links, [false; 2])
+}
+
+/// The same, where hosts may bind their source ports to the ports of the bond.
+fn bonded_as(seed: u64, links: [usize; 2], bound: [bool; 2]) -> Net {
     let wanted = links.map(|links| config(links.max(1) as u8));
     let mut net = Net::with(seed, 1, wanted);
+    net.links[0].bound = bound;
     for (host, links) in links.into_iter().enumerate() {
         if links > 0 {
             tell(&mut net, host, &vec![true; links]);
@@ -116,6 +121,60 @@ fn the_paths_by_a_lost_port_are_given_up_at_once_and_come_back_with_it() {
             net.run(2 * SECOND);
             assert_eq!(members(&net, 0), (0..links).collect::<Vec<_>>(), "seed {seed}");
             net.assert_same_paths();
+        }
+    }
+}
+
+/// Interfaces that share an address: the lane binds source ports to them, and none of these moves.
+#[test]
+fn paths_stay_with_the_interfaces_that_their_ports_are_bound_to() {
+    for seed in 0..20 {
+        for (links, lost) in [(2, 0), (2, 1), (4, 2)] {
+            let mut net = bonded_as(seed, [links, 2], [true, seed % 2 == 0]);
+            net.start_traffic();
+            net.run(300 * MS);
+            net.reset_gaps();
+            let ports = |net: &Net| -> Vec<u16> {
+                net.paths(0).iter().map(|path| path.address.source_port).collect()
+            };
+            let before = ports(&net);
+            let mut usable = vec![true; links];
+            usable[lost] = false;
+            tell(&mut net, 0, &usable);
+            let left: Vec<usize> = (0..links).filter(|n| usable[*n]).collect();
+            assert_eq!(members(&net, 0), left, "seed {seed}");
+            net.run(2 * SECOND);
+            assert_eq!((members(&net, 0), ports(&net)), (left, before.clone()), "seed {seed}");
+            assert!(net.hosts[0].worst_gap < 20 * MS, "seed {seed}");
+            tell(&mut net, 0, &vec![true; links]);
+            net.run(2 * SECOND);
+            assert_eq!(members(&net, 0), (0..links).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(ports(&net), before, "seed {seed}");
+            net.assert_same_paths();
+        }
+    }
+}
+
+/// Settings that name an interface mean the one that a path leaves by, not the one that has the address.
+#[test]
+fn an_interface_that_shares_an_address_is_chosen_by_its_own_index() {
+    for seed in 0..10 {
+        for wanted in 0..2 {
+            let mut net = bonded_as(seed, [2, 0], [true, false]);
+            let now = net.now;
+            let primary = Some(Primary::Interface(FIRST + wanted));
+            let usage = Usage { mode: Mode::ActiveBackup, primary, ..Usage::of(&config(2)) };
+            // The address is on the first of them.
+            net.hosts[0].local[0].ifindex = FIRST;
+            tell(&mut net, 0, &[true; 2]);
+            net.hosts[0].paths.set_usage(now, &usage);
+            net.start_traffic();
+            net.run(300 * MS);
+            let before = net.links[0].by_port[0];
+            net.run(SECOND);
+            let sent = [0, 1].map(|n| net.links[0].by_port[0][n] - before[n]);
+            let (by_it, other) = (sent[wanted as usize], sent[1 - wanted as usize]);
+            assert!(by_it > 10 * other, "{sent:?} by {wanted}, seed {seed}");
         }
     }
 }

@@ -9,7 +9,8 @@ use std::time::Instant;
 /// The interfaces.
 const SLAVES: usize = 2;
 /// How Polypath is chosen where the kernel has no bond.
-const OWN: &str = "env POLYPATH_MP=hold=120 polypath run --device bond:eth0+eth1,mode=802.3ad,affinity=round-robin --";
+const OWN: &str = "env POLYPATH_MP=hold=120 \
+                   polypath run --device bond:eth0+eth1,mode=802.3ad,affinity=round-robin --";
 
 /// What runs over the kernel's bond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

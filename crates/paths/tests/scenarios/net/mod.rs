@@ -58,6 +58,8 @@ pub(crate) struct Link {
     pub(crate) cut_ways: Vec<u32>,
     /// For each host, the ports of its bond of the kernel's: whether the bond sends by each. Empty: none.
     pub(crate) bonds: [Vec<bool>; 2],
+    /// Whether the senders bind their source ports to the ports of the bonds.
+    pub(crate) bound: [bool; 2],
     /// Packets by each port of the bonds, by the sender.
     pub(crate) by_port: [[u64; 4]; 2],
     /// The source ports that pass, if not all do.
@@ -77,7 +79,9 @@ impl Link {
         let bytes = [src.octets(), dst.octets()].concat();
         let ports = [port.to_be_bytes(), 4791_u16.to_be_bytes()].concat();
         let byte = bytes.iter().chain(&ports).fold(0, |sum, byte| sum ^ byte) >> 1;
-        let usable = || self.bonds[from].iter().enumerate().filter(|(_, usable)| **usable);
+        let all = self.bound[from];
+        let usable =
+            || self.bonds[from].iter().enumerate().filter(move |(_, usable)| all || **usable);
         assert!([0, 1, 2, 4].contains(&usable().count()));
         usable().nth(usize::from(byte).checked_rem(usable().count())?).map(|(n, _)| n)
     }
@@ -211,6 +215,7 @@ impl Net {
             ways: 1,
             cut_ways: vec![],
             bonds: [vec![], vec![]],
+            bound: [false; 2],
             by_port: [[0; 4]; 2],
             only: None,
         };
