@@ -209,6 +209,13 @@ fn members_share_an_address_towards_a_plain_peer() -> Result<(), Error> {
         // The member that has the address.
         lab.link_down(0, End::Of(1))?;
         sends_by(&["eth1"; 4])?;
+        // Connections are made without it, too.
+        let words = |role| ["rping", role, "-a", meet.as_str(), "-V", "-C", "20"];
+        let listens = peer.verbs(words("-s")).device(Some("roce:eth0")).spawn()?;
+        peer.wait_cm_listen(&listens, 7174, LIMIT)?;
+        let connects = host.verbs(words("-c")).device(Some(&bond("mode=802.3ad"))).spawn()?;
+        connects.finish(LIMIT).and_then(Finished::expect_success)?;
+        listens.finish(LIMIT).and_then(Finished::expect_success)?;
         lab.link_up(0)?;
         sends_by(&both)?;
     }
