@@ -143,7 +143,7 @@ pub fn speak(arguments: &LacpArguments) -> Result<(), LacpError> {
                 }
                 NETLINK => driver.look_at_links()?,
                 arp if arp >= ARP => {
-                    driver.hear(usize::try_from(arp - ARP).unwrap_or(usize::MAX))?
+                    driver.hear(usize::try_from(arp - ARP).unwrap_or(usize::MAX))?;
                 }
                 member => {
                     driver.receive(usize::try_from(member).unwrap_or(usize::MAX), &mut buffer)?;

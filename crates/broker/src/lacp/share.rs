@@ -74,7 +74,7 @@ impl Share {
     ) -> Result<(), LacpError> {
         let ifindex = link.ifindex;
         let opened = FrameSocket::open(ifindex, ETH_P_ARP);
-        let socket = opened.map_err(|source| LacpError::of_frames(source))?;
+        let socket = opened.map_err(LacpError::of_frames)?;
         epoll.add(socket.as_fd(), token, Interest::Read).map_err(doing("setting up"))?;
         self.interfaces.push((ifindex, socket));
         if link.mac != self.mac {

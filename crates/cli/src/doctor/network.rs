@@ -21,17 +21,19 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
         )];
     }
     let mut findings = Vec::new();
+    let shares = Shares(selection.shares(table));
     for device in devices(table, selection) {
         let ports: Vec<&Port> = device.interfaces(table).collect();
         let lowest: Vec<&Port> = device.ports.iter().flat_map(|port| port.lowest(table)).collect();
         findings.push(describe(&device, &ports));
-        findings.extend(judge_ports(&device.name, &ports));
+        findings.extend(shares.describe(table));
+        findings.extend(judge_ports(&device.name, &ports, &shares));
         findings.extend(ports.iter().filter_map(|port| judge_bond(port)));
         if device.kind.multipath {
             if let [only] = lowest[..] {
                 findings.extend(judge_only_member(table, only));
             }
-            findings.extend(judge_members(&ports));
+            findings.extend(judge_members(&ports, &shares));
             findings.extend(mtu::members(&device.name, device.roce_mtu(table), &ports));
         }
         findings.extend(ports.iter().filter_map(|port| {
@@ -39,7 +41,7 @@ pub(super) fn check(table: &Table, selection: &Selection) -> Vec<Finding> {
                 fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{}/rp_filter", port.name));
             let all = fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter");
             let number = |text: std::io::Result<String>| text.ok()?.trim().parse::<u8>().ok();
-            judge_rp_filter(port, number(mode).max(number(all)), lowest.len())
+            judge_rp_filter(port, number(mode).max(number(all)), lowest.len(), &shares)
         }));
     }
     if let Some((what, cure)) = crate::devices::left_out(table, selection) {
@@ -78,7 +80,30 @@ fn describe(device: &DeviceSpec, ports: &[&Port]) -> Finding {
     ))
 }
 
-fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
+/// The interfaces that send from the same addresses, by index, the one that has them first.
+struct Shares(Vec<Vec<(u32, bool)>>);
+
+impl Shares {
+    /// The index of the interface whose addresses this one uses, if it shares any.
+    fn head_of(&self, port: &Port) -> Option<u32> {
+        let with =
+            |share: &&Vec<(u32, bool)>| share.iter().any(|(index, _)| *index == port.ifindex);
+        self.0.iter().find(with)?.first().map(|(index, _)| *index)
+    }
+
+    fn describe(&self, table: &Table) -> Vec<Finding> {
+        let name = |index: &u32| table.port(*index).map(|port| port.name.as_str());
+        let of = |share: &Vec<(u32, bool)>| {
+            let mut names = share.iter().filter_map(|(index, _)| name(index));
+            let head = names.next()?;
+            let others = names.collect::<Vec<_>>().join(", ");
+            Some(Finding::ok(format!("{others} sends from the IPv4 addresses of {head}, too")))
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+}
+
+fn judge_ports(device: &str, ports: &[&Port], shares: &Shares) -> Vec<Finding> {
     let mut findings = Vec::new();
     if ports.iter().all(|port| !port.link_up) {
         let cure = ports.iter().map(|port| format!("ip link set {} up", port.name));
@@ -95,7 +120,7 @@ fn judge_ports(device: &str, ports: &[&Port]) -> Vec<Finding> {
             let above = it.ifindex == port.ifindex || it.above == Some(port.ifindex);
             above && it.addresses.iter().any(routable)
         };
-        if !ports.iter().any(served) {
+        if !ports.iter().any(served) && shares.head_of(port).is_none() {
             findings.push(Finding::warning(
                 format!(
                     "{name} has only its link-local GID: `-g 1` and rdma_cm have no address there"
@@ -130,8 +155,9 @@ fn routable(address: &Address) -> bool {
     !address.link_local && !address.tentative
 }
 
-/// Checks that two members of one mp device are in different subnets and have the same MTU.
-fn judge_members(ports: &[&Port]) -> Vec<Finding> {
+/// Checks that two members of one mp device are in different subnets, unless they share an address, and have
+/// the same MTU.
+fn judge_members(ports: &[&Port], shares: &Shares) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, one) in ports.iter().enumerate() {
         for two in &ports[number + 1..] {
@@ -149,7 +175,9 @@ fn judge_members(ports: &[&Port]) -> Vec<Finding> {
                     ),
                 ));
             }
-            if let Some(ip) = same_subnet(one, two) {
+            let head = shares.head_of(one);
+            let together = head.is_some() && head == shares.head_of(two);
+            if let Some(ip) = same_subnet(one, two).filter(|_| !together) {
                 findings.push(Finding::warning(
                     format!(
                         "{} and {} are in the same subnet ({ip}): the kernel answers for both on either \
@@ -200,8 +228,24 @@ fn network(address: &Address) -> Option<(bool, u128)> {
     Some((width == 32, bits.checked_shr(host_bits).unwrap_or(0)))
 }
 
-fn judge_rp_filter(port: &Port, mode: Option<u8>, members: usize) -> Option<Finding> {
+fn judge_rp_filter(
+    port: &Port,
+    mode: Option<u8>,
+    members: usize,
+    shares: &Shares,
+) -> Option<Finding> {
     const STRICT: u8 = 1;
+    let bare = !port.addresses.iter().any(|address| address.ip.is_ipv4());
+    if let (Some(1..), true, Some(_)) = (mode, bare, shares.head_of(port)) {
+        let name = &port.name;
+        return Some(Finding::warning(
+            format!("{name} has no IPv4 address and drops all IPv4 packets (rp_filter is not 0)"),
+            format!(
+                "as root: sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.{name}.rp_filter=0, or give \
+                 {name} the address that it shares"
+            ),
+        ));
+    }
     (mode == Some(STRICT) && members > 1).then(|| {
         let name = &port.name;
         Finding::warning(
@@ -217,6 +261,8 @@ mod tests {
 
     use super::*;
     use crate::doctor::Level;
+
+    const NONE: Shares = Shares(Vec::new());
 
     fn port(name: &str, ip: &str) -> Port {
         Port {
@@ -252,23 +298,40 @@ mod tests {
     #[test]
     fn a_good_pair_of_members_gives_no_finding() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
-        assert_eq!(judge_members(&[&a, &b]), []);
-        assert_eq!(judge_ports("mp0", &[&a, &b]), []);
+        assert_eq!(judge_members(&[&a, &b], &NONE), []);
+        assert_eq!(judge_ports("mp0", &[&a, &b], &NONE), []);
     }
 
     #[test]
     fn the_smaller_mtu_counts_only_if_both_have_a_link() {
         let (large, mut small) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
         small.mtu = 1500;
-        assert!(judge_members(&[&large, &small])[0].what.contains("the smaller counts"));
+        assert!(judge_members(&[&large, &small], &NONE)[0].what.contains("the smaller counts"));
         small.link_up = false;
-        assert_eq!(judge_members(&[&large, &small]), []);
+        assert_eq!(judge_members(&[&large, &small], &NONE), []);
     }
 
     #[test]
     fn members_in_one_subnet_are_a_warning() {
         let (a, b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.0.9"));
-        assert!(judge_members(&[&a, &b])[0].cure.contains("arp_ignore"));
+        assert!(judge_members(&[&a, &b], &NONE)[0].cure.contains("arp_ignore"));
+    }
+
+    #[test]
+    fn members_that_share_an_address_need_no_subnets_of_their_own_but_an_open_filter() {
+        let (a, mut b) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.0.1"));
+        b.ifindex = a.ifindex + 1;
+        let shares = Shares(vec![vec![(a.ifindex, true), (b.ifindex, true)]]);
+        assert_eq!(judge_members(&[&a, &b], &shares), []);
+        assert!(judge_rp_filter(&b, Some(2), 2, &shares).is_none(), "it has the address, too");
+        b.addresses.clear();
+        assert_eq!(judge_ports("bond0", &[&a, &b], &shares), []);
+        let found = judge_rp_filter(&b, Some(2), 2, &shares).unwrap();
+        assert!(found.cure.contains("conf.eth1.rp_filter=0"), "{found:?}");
+        assert!(judge_rp_filter(&b, Some(0), 2, &shares).is_none());
+        assert!(judge_rp_filter(&b, Some(2), 2, &NONE).is_none());
+        let table = Table { ports: vec![a, b], ..Table::default() };
+        assert!(shares.describe(&table)[0].what.starts_with("eth1 sends from"));
     }
 
     #[test]
@@ -298,24 +361,24 @@ mod tests {
     fn no_link_at_all_is_an_error_one_of_two_a_warning() {
         let (up, mut down) = (port("eth0", "10.0.0.1"), port("eth1", "10.0.1.1"));
         down.link_up = false;
-        assert_eq!(levels(&judge_ports("roce1", &[&down])), [Level::Error]);
-        assert_eq!(levels(&judge_ports("mp0", &[&up, &down])), [Level::Warning]);
+        assert_eq!(levels(&judge_ports("roce1", &[&down], &NONE)), [Level::Error]);
+        assert_eq!(levels(&judge_ports("mp0", &[&up, &down], &NONE)), [Level::Warning]);
     }
 
     #[test]
     fn an_interface_without_an_address_says_what_will_be_missed() {
         let mut bare = port("eth0", "10.0.0.1");
         bare.addresses.clear();
-        assert!(judge_ports("roce0", &[&bare])[0].what.contains("-g 1"));
+        assert!(judge_ports("roce0", &[&bare], &NONE)[0].what.contains("-g 1"));
         let vlan = Port { above: Some(2), ifindex: 3, ..port("eth0.100", "10.0.1.1") };
-        assert_eq!(judge_ports("bond0", &[&bare, &vlan]), []);
+        assert_eq!(judge_ports("bond0", &[&bare, &vlan], &NONE), []);
     }
 
     #[test]
     fn strict_reverse_path_filtering_matters_with_several_members() {
         let port = port("eth0", "10.0.0.1");
-        assert!(judge_rp_filter(&port, Some(1), 2).is_some());
-        assert!(judge_rp_filter(&port, Some(1), 1).is_none());
-        assert!(judge_rp_filter(&port, Some(2), 2).is_none());
+        assert!(judge_rp_filter(&port, Some(1), 2, &NONE).is_some());
+        assert!(judge_rp_filter(&port, Some(1), 1, &NONE).is_none());
+        assert!(judge_rp_filter(&port, Some(2), 2, &NONE).is_none());
     }
 }
