@@ -223,7 +223,7 @@ fn peers_from(lane: &Lane, from: PeerId) -> Vec<PeerCopy> {
                 let errors = || state.io.send_errors.counters(&way);
                 let source_port = state.io.source_port(report.path, &report.address);
                 let sent_bytes = state.io.sent_bytes(report.path, &report.address);
-                if let Some(ifindex) = state.io.bound_to(&report.address) {
+                if let Some(ifindex) = state.io.own_port(&report.address) {
                     (report.address.ifindex, report.leaves_by) = (ifindex, None);
                 }
                 PathCopy {

@@ -83,24 +83,47 @@ fn hash(pair: Pair, source_port: u16, destination_port: u16) -> u32 {
 
 impl Lag {
     /// The index of the interface that packets from this source port are to be sent by; `None` if that is
-    /// left to the kernel.
+    /// left to the kernel, or if none is usable. While the one that the port belongs to is not usable, what
+    /// has no other source port leaves by another one.
     pub fn bound_to(&self, local: IpAddr, remote: IpAddr, source_port: u16) -> Option<u32> {
-        let is_own = self.hashed == Hashed::Bound;
-        is_own.then(|| self.leaves_by((local, remote), source_port)).flatten()
-    }
-
-    /// The port of the bond by which packets from this source port leave; `None` if none is usable. A port
-    /// of the kernel's bond that is not usable sends nothing. Of the others, each has the same source ports
-    /// for ever, because they are bound to it.
-    pub(crate) fn leaves_by(&self, pair: Pair, source_port: u16) -> Option<u32> {
-        if !self.is_known(pair) {
+        let pair = (local, remote);
+        if self.hashed != Hashed::Bound || !self.is_known(pair) {
             return None;
         }
-        let all = self.hashed == Hashed::Bound;
-        let usable = || self.members.iter().filter(move |member| all || member.usable);
-        let count = u32::try_from(usable().count()).ok()?;
-        let at = hash(pair, source_port, ROCE_PORT).checked_rem(count)?;
-        usable().nth(usize::try_from(at).ok()?).map(|member| member.ifindex)
+        let other = || self.among_usable(pair, source_port);
+        self.leaves_by(pair, source_port).or_else(other)
+    }
+
+    /// The index of the interface that this source port belongs to, whether it is usable or not; `None` if
+    /// the bond is the kernel's.
+    pub fn own_port(&self, local: IpAddr, remote: IpAddr, source_port: u16) -> Option<u32> {
+        let is_own = self.hashed == Hashed::Bound && self.is_known((local, remote));
+        is_own.then(|| self.own((local, remote), source_port).map(|own| own.ifindex)).flatten()
+    }
+
+    fn own(&self, pair: Pair, source_port: u16) -> Option<&LagMember> {
+        let hash = usize::try_from(hash(pair, source_port, ROCE_PORT)).ok()?;
+        self.members.get(hash.checked_rem(self.members.len())?)
+    }
+
+    fn among_usable(&self, pair: Pair, source_port: u16) -> Option<u32> {
+        let hash = usize::try_from(hash(pair, source_port, ROCE_PORT)).ok()?;
+        let usable = || self.members.iter().filter(|member| member.usable);
+        usable().nth(hash.checked_rem(usable().count())?).map(|member| member.ifindex)
+    }
+
+    /// The port of the bond by which packets from this source port leave; `None` if it is not usable.
+    ///
+    /// The kernel chooses among the usable ones. Sockets are bound to interfaces, so without the kernel's
+    /// bond a source port has its own among all.
+    pub(crate) fn leaves_by(&self, pair: Pair, source_port: u16) -> Option<u32> {
+        match self.hashed {
+            _ if !self.is_known(pair) => None,
+            Hashed::Bound => {
+                self.own(pair, source_port).filter(|own| own.usable).map(|own| own.ifindex)
+            }
+            _ => self.among_usable(pair, source_port),
+        }
     }
 
     /// Whether it sends by its port of this index.
@@ -145,9 +168,13 @@ mod tests {
         let mut by = [0; 3];
         for port in 0xc000..0xc100 {
             let bound = lag(all, Hashed::Bound).bound_to(here, there, port).unwrap();
-            assert_eq!(lag(some, Hashed::Bound).bound_to(here, there, port), Some(bound));
+            let meanwhile = lag(some, Hashed::Bound).bound_to(here, there, port).unwrap();
+            let own = lag(some, Hashed::Bound).own_port(here, there, port);
+            assert_eq!(own, Some(bound), "whether it is usable or not");
+            assert!(if bound == 3 { meanwhile != 3 } else { meanwhile == bound }, "{port:x}");
             by[bound as usize - 2] += 1;
             assert_eq!(lag(all, Hashed::All).bound_to(here, there, port), None, "the kernel's");
+            assert_eq!(lag([false; 3], Hashed::Bound).bound_to(here, there, port), None);
         }
         assert!(by.iter().all(|count| *count > 60), "{by:?}");
         let v6 = "fd00::1".parse().unwrap();

@@ -1,6 +1,7 @@
 //! The state for sending that a lane's queue pairs share: paths, sockets, counters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,12 +50,36 @@ struct PathFlow {
     sent_before: u64,
 }
 
+impl PathFlow {
+    fn close(&mut self, sender: &mut Senders) {
+        if let Some(handle) = self.handle.take() {
+            self.sent_before += sender.sent_bytes(handle);
+            sender.close(handle);
+        }
+    }
+}
+
 /// A flow of control packets.
 #[derive(Clone, Copy, Debug)]
 struct ControlFlow {
     handle: Flow,
     /// The value of a counter of all uses, at the last use.
     used: u64,
+}
+
+impl ControlFlow {
+    /// Closes it. What it has sent stays counted, unless there are too many.
+    fn close(
+        self,
+        address: &PathAddress,
+        sender: &mut Senders,
+        before: &mut BTreeMap<PathAddress, u64>,
+    ) {
+        if before.len() < MAX_CONTROL_FLOWS || before.contains_key(address) {
+            *before.entry(*address).or_default() += sender.sent_bytes(self.handle);
+        }
+        sender.close(self.handle);
+    }
 }
 
 /// The state of this process that a lane's queue pairs share: sockets, names, and records for the
@@ -81,6 +106,8 @@ pub(crate) struct LaneIo {
     pub(crate) journal: Journal,
     flows: Vec<Option<PathFlow>>,
     control_flows: BTreeMap<PathAddress, ControlFlow>,
+    /// The bytes that were sent by flows for control packets that are closed.
+    control_before: BTreeMap<PathAddress, u64>,
     control_uses: u64,
     /// Counters of packets that could not be sent.
     pub(crate) send_errors: SendErrors,
@@ -115,6 +142,7 @@ impl LaneIo {
             journal: Journal::default(),
             flows: Vec::new(),
             control_flows: BTreeMap::new(),
+            control_before: BTreeMap::new(),
             control_uses: 0,
             send_errors: SendErrors::default(),
             receive_error: None,
@@ -164,11 +192,10 @@ impl LaneIo {
         handle
     }
 
-    /// The interface that packets are sent by if it shares the address with the one that has it.
-    pub(crate) fn bound_to(&self, address: &PathAddress) -> Option<u32> {
-        let shared = |lag: &&Lag| lag.ifindex == address.ifindex && address.kind == PathKind::Udp;
-        let bound = |lag: &Lag| lag.bound_to(address.local, address.remote, address.source_port);
-        self.lags.iter().filter(shared).find_map(bound)
+    /// The interface that a path's packets leave by while it carries, if it shares the address with the one
+    /// that has it.
+    pub(crate) fn own_port(&self, address: &PathAddress) -> Option<u32> {
+        shared_by(&self.lags, address, Lag::own_port)
     }
 
     /// Opens a flow. A failure is counted and reported.
@@ -176,7 +203,7 @@ impl LaneIo {
         if self.sender.is_away() {
             return None;
         }
-        let ifindex = self.bound_to(address).unwrap_or(address.ifindex);
+        let ifindex = bound_to(&self.lags, address).unwrap_or(address.ifindex);
         let by_it = PathAddress { ifindex, ..*address };
         match self.sender.open(&by_it, tag) {
             Ok(handle) => Some(handle),
@@ -276,7 +303,8 @@ impl LaneIo {
             flow.sent_before + flow.handle.map_or(0, |handle| self.sender.sent_bytes(handle))
         });
         let control = self.control_flows.get(address);
-        data + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
+        let before = self.control_before.get(address).copied().unwrap_or(0);
+        data + before + control.map_or(0, |flow| self.sender.sent_bytes(flow.handle))
     }
 
     /// The UDP source port of a path's packets. It is another one than asked for if that was taken, or if
@@ -315,11 +343,11 @@ impl LaneIo {
             // Close half of them at once, because finding the oldest requires looking at all.
             let mut uses: Vec<u64> = self.control_flows.values().map(|flow| flow.used).collect();
             let (_, &mut middle, _) = uses.select_nth_unstable(MAX_CONTROL_FLOWS / 2);
-            let sender = &mut self.sender;
-            self.control_flows.retain(|_, flow| {
+            let (sender, before) = (&mut self.sender, &mut self.control_before);
+            self.control_flows.retain(|address, flow| {
                 let stays = flow.used > middle;
                 if !stays {
-                    sender.close(flow.handle);
+                    flow.close(address, sender, before);
                 }
                 stays
             });
@@ -331,50 +359,37 @@ impl LaneIo {
     /// A path has another source port than in this address: the flow for control packets that was opened for
     /// that one is closed, so that its socket is.
     pub(super) fn port_changed(&mut self, path: PathId, from: &PathAddress) {
-        let Some(flow) = self.control_flows.remove(from) else { return };
+        let before = self.control_before.remove(from).unwrap_or(0);
+        let flow = self.control_flows.remove(from);
+        let sent = before + flow.map_or(0, |flow| self.sender.sent_bytes(flow.handle));
         if let Some(Some(data)) = self.flows.get_mut(path.0 as usize) {
-            data.sent_before += self.sender.sent_bytes(flow.handle);
+            data.sent_before += sent;
         }
-        self.sender.close(flow.handle);
+        if let Some(flow) = flow {
+            self.sender.close(flow.handle);
+        }
     }
 
     /// Handles a change of links or addresses: sockets that are bound to a former interface could
     /// not send, and packets that were too large may fit now.
     pub(crate) fn interfaces_changed(&mut self) {
-        for flow in std::mem::take(&mut self.control_flows).into_values() {
-            self.sender.close(flow.handle);
+        for (address, flow) in std::mem::take(&mut self.control_flows) {
+            flow.close(&address, &mut self.sender, &mut self.control_before);
         }
     }
 
     /// Closes all flows, and opens none until [`open_again`](Self::open_again): the program leaves this host.
     pub(crate) fn shut(&mut self) {
-        self.close_all();
-        self.sender.set_away(true);
-    }
-
-    /// Closes all flows; those that are used are opened again.
-    fn open_anew(&mut self) {
-        self.close_all();
-        self.may_open_again();
-    }
-
-    fn close_all(&mut self) {
         self.interfaces_changed();
         for flow in self.flows.iter_mut().flatten() {
-            if let Some(handle) = flow.handle.take() {
-                flow.sent_before += self.sender.sent_bytes(handle);
-                self.sender.close(handle);
-            }
+            flow.close(&mut self.sender);
         }
+        self.sender.set_away(true);
     }
 
     /// Opens flows again, on another host or the same.
     pub(crate) fn open_again(&mut self) {
         self.sender.set_away(false);
-        self.may_open_again();
-    }
-
-    fn may_open_again(&mut self) {
         for flow in self.flows.iter_mut().flatten() {
             (flow.retry_at, flow.pause) = (self.now, REOPEN_FIRST);
         }
@@ -383,14 +398,13 @@ impl LaneIo {
     /// Learns the names of interfaces, and which share addresses. Former names are kept, because reports may
     /// still name them.
     pub(crate) fn learn_interfaces(&mut self, table: &Table, lags: Vec<Lag>) {
-        let ports = |lags: &[Lag]| -> Vec<Vec<u32>> {
-            let of = |lag: &Lag| lag.members.iter().map(|member| member.ifindex).collect();
-            lags.iter().map(of).collect()
-        };
-        if ports(&lags) != ports(&self.lags) {
-            self.open_anew();
+        let before = std::mem::replace(&mut self.lags, lags);
+        for flow in self.flows.iter_mut().flatten() {
+            if bound_to(&before, &flow.address) != bound_to(&self.lags, &flow.address) {
+                flow.close(&mut self.sender);
+                (flow.retry_at, flow.pause) = (self.now, REOPEN_FIRST);
+            }
         }
-        self.lags = lags;
         self.sender.interfaces_changed(table);
         if self.interfaces.len() > MAX_INTERFACES {
             self.interfaces.clear();
@@ -460,6 +474,21 @@ impl LaneIo {
     }
 }
 
+/// The interface that packets are sent by if it shares the address with the one that has it.
+fn bound_to(lags: &[Lag], address: &PathAddress) -> Option<u32> {
+    shared_by(lags, address, Lag::bound_to)
+}
+
+fn shared_by(
+    lags: &[Lag],
+    address: &PathAddress,
+    port: impl Fn(&Lag, IpAddr, IpAddr, u16) -> Option<u32>,
+) -> Option<u32> {
+    let shared = |lag: &&Lag| lag.ifindex == address.ifindex && address.kind == PathKind::Udp;
+    let of = |lag| port(lag, address.local, address.remote, address.source_port);
+    lags.iter().filter(shared).find_map(of)
+}
+
 /// The key under which errors of sending are recorded.
 pub(crate) fn way_of(address: &PathAddress) -> Way {
     Way { local: address.local, remote: address.remote, ifindex: address.ifindex }
@@ -480,6 +509,8 @@ impl Resolved {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+
+    use polypath_paths::{Hashed, LagMember};
 
     use super::*;
     use crate::lane::still_paths;
@@ -508,6 +539,30 @@ mod tests {
         let flow = io.flow(path, &address);
         assert!(flow.is_some());
         assert_eq!((io.flow(path, &address), io.journal.errors().count()), (flow, 1));
+    }
+
+    #[test]
+    fn what_was_sent_stays_counted_when_interfaces_change() {
+        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let path = paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
+        let path = path.unwrap();
+        let address = PathAddress { ifindex: 1, ..*paths.path(path).unwrap() };
+        for turn in 1..4 {
+            let (control, data) = (io.control_flow(&address), io.flow(path, &address));
+            for flow in [control, data] {
+                io.sender.send_packet(io.now, flow.unwrap(), &[0; 12]);
+            }
+            io.flush(&mut paths);
+            assert_eq!(io.sent_bytes(path, &address), turn * 32);
+            // From another interface, which shares the address.
+            let members = vec![LagMember { ifindex: 1 + turn as u32 % 2, usable: true }];
+            let lag = Lag { ifindex: 1, above: vec![], hashed: Hashed::Bound, members };
+            io.interfaces_changed();
+            io.learn_interfaces(&Table::default(), vec![lag]);
+            assert_eq!(io.sent_bytes(path, &address), turn * 32);
+            assert_eq!(io.own_port(&address), Some(1 + turn as u32 % 2));
+        }
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl LaneIo {
     pub(super) fn path_name(&self, address: &PathAddress) -> PathName {
         let PathAddress { local, remote, ifindex, kind, .. } = *address;
         let interface = match kind {
-            PathKind::Udp => self.interface(self.bound_to(address).unwrap_or(ifindex)),
+            PathKind::Udp => self.interface(self.own_port(address).unwrap_or(ifindex)),
             PathKind::Tcp { .. } => self.interface(ifindex),
             PathKind::Local { .. } => InterfaceName::new(polypath_topology::LOCAL),
         };

@@ -79,9 +79,11 @@ impl Link {
         let bytes = [src.octets(), dst.octets()].concat();
         let ports = [port.to_be_bytes(), 4791_u16.to_be_bytes()].concat();
         let byte = bytes.iter().chain(&ports).fold(0, |sum, byte| sum ^ byte) >> 1;
-        let all = self.bound[from];
-        let usable =
-            || self.bonds[from].iter().enumerate().filter(move |(_, usable)| all || **usable);
+        let own = usize::from(byte).checked_rem(self.bonds[from].len());
+        if let Some(own) = own.filter(|own| self.bound[from] && self.bonds[from][*own]) {
+            return Some(own);
+        }
+        let usable = || self.bonds[from].iter().enumerate().filter(|(_, usable)| **usable);
         assert!([0, 1, 2, 4].contains(&usable().count()));
         usable().nth(usize::from(byte).checked_rem(usable().count())?).map(|(n, _)| n)
     }
