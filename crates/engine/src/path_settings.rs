@@ -71,8 +71,8 @@ pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
         rendezvous: settings.rendezvous,
         ecn: settings.ecn.unwrap_or(defaults.ecn),
         ports: settings.ports.unwrap_or(defaults.ports),
-        local: is_local_wanted(in_force) && !is_kind_down(table, topology::LOCAL),
-        tcp: tcp_port(in_force).is_some() && !is_kind_down(table, topology::TCP),
+        local: is_local_wanted(in_force) && !is_down(table, topology::LOCAL),
+        tcp: tcp_port(in_force).is_some() && !is_down(table, topology::TCP),
     }
 }
 
@@ -86,9 +86,9 @@ pub(crate) fn tcp_port(in_force: &InForce) -> Option<u16> {
     in_force.settings.tcp.unwrap_or(topology::TCP_DEFAULT).port()
 }
 
-/// Whether all paths of a kind were taken down by hand.
-fn is_kind_down(table: &Table, kind: &str) -> bool {
-    table.down.iter().any(|down| matches!(down, PathSelector::Interface(name) if name == kind))
+/// Whether all paths by an interface, or of a kind, were taken down by hand.
+fn is_down(table: &Table, name: &str) -> bool {
+    table.down.iter().any(|down| matches!(down, PathSelector::Interface(other) if other == name))
 }
 
 fn mode(choice: PolicyChoice) -> Mode {
@@ -148,13 +148,14 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
             if share.is_some_and(|share| share.ifindex != port.ifindex) {
                 continue; // It counts as that of the first one that has it.
             }
+            // Of those that share it, each is taken down by itself.
+            let name = if share.is_some() { "" } else { &port.name };
             list.push(LocalAddress {
                 ip: address.ip,
                 prefix_len: address.prefix_len,
                 ifindex: port.ifindex,
                 link_up: share.map_or(carries, |share| share.members.iter().any(|m| m.usable)),
-                usable: member
-                    && !table.down.iter().any(|s| s.covers_local(&port.name, address.ip)),
+                usable: member && !table.down.iter().any(|s| s.covers_local(name, address.ip)),
                 speed_mbps: port.rate_mbps(table).unwrap_or(0),
             });
         }
@@ -166,7 +167,7 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
 fn shares(spec: &PortSpec, table: &Table) -> Vec<Lag> {
     let member = |port: &topology::Port| LagMember {
         ifindex: port.ifindex,
-        usable: spec.carries(table, port),
+        usable: spec.carries(table, port) && !is_down(table, &port.name),
     };
     let lag = |share: Vec<&topology::Port>| Lag {
         ifindex: share.first().map_or(0, |head| head.ifindex),
@@ -295,7 +296,8 @@ mod tests {
     #[test]
     fn an_address_that_members_share_has_a_link_while_one_of_them_carries() {
         let selection = Selection::parse("bond:if2+if3+if4,mode=802.3ad").unwrap();
-        let told = |up: [bool; 3], lacp: Option<bool>| {
+        let taken_down = |down: &[&str]| down.iter().map(|text| text.parse().unwrap()).collect();
+        let told_with = |up: [bool; 3], lacp: Option<bool>, down: &[&str]| {
             let addresses: [&[&str]; 3] = [&["10.0.0.1"], &["fe80::3"], &["10.0.0.1", "fd00::4"]];
             let of = |(ifindex, (link_up, addresses)): (u32, (bool, &[&str]))| Port {
                 link_up,
@@ -303,15 +305,16 @@ mod tests {
                 ..port(ifindex, addresses)
             };
             let ports = (2..).zip(up.into_iter().zip(addresses)).map(of).collect();
-            let table = Table { ports, ..Table::default() };
+            let table = Table { ports, down: taken_down(down), ..Table::default() };
             let [lag] = &lags(&table, &selection)[..] else { panic!("one share") };
             assert_eq!((lag.ifindex, lag.hashed, &lag.above[..]), (2, Hashed::Bound, &[][..]));
             let usable: Vec<(u32, bool)> =
                 lag.members.iter().map(|member| (member.ifindex, member.usable)).collect();
             let list = local_addresses(&table, &selection);
-            let list = list.iter().map(|a| (a.ip.to_string(), a.ifindex, a.link_up));
+            let list = list.iter().map(|a| (a.ip.to_string(), a.ifindex, a.link_up && a.usable));
             (usable, list.collect::<Vec<_>>())
         };
+        let told = |up, lacp| told_with(up, lacp, &[]);
         let address = |ip: &str, ifindex, link_up| (ip.to_owned(), ifindex, link_up);
         let (usable, list) = told([true; 3], None);
         // The others have none of their own, whatever they have of IPv6.
@@ -327,6 +330,11 @@ mod tests {
         assert_eq!(list[0], address("10.0.0.1", 2, true), "it leaves by another one");
         assert_eq!(told([false; 3], None).1[0], address("10.0.0.1", 2, false));
         assert_eq!(told([true; 3], Some(false)).0[0], (2, false), "LACP keeps it out");
+        let (usable, list) = told_with([true; 3], None, &["if2"]);
+        assert_eq!(usable, [(2, false), (4, true), (3, true)], "taken down by hand");
+        assert_eq!(list[0], address("10.0.0.1", 2, true), "for the others");
+        let (_, list) = told_with([true; 3], None, &["10.0.0.1"]);
+        assert_eq!(list[0], address("10.0.0.1", 2, false));
     }
 
     #[test]

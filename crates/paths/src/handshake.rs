@@ -21,8 +21,8 @@ use crate::manager::{PathManager, Qp};
 use crate::message::{HELLO_QKEY, Hello, HelloKind};
 use crate::peers::Peer;
 use crate::timers::Timer;
-use crate::types::{PathAddress, PathEvent, Refused, StreamEnds};
-use polypath_types::{PathKind, PeerId};
+use crate::types::{PathAddress, PathEvent, Reason, Refused, StreamEnds};
+use polypath_types::{PathId, PathKind, PeerId};
 
 /// HELLOs sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and 2047 ms.
 const MAX_TRIES: u32 = 12;
@@ -62,11 +62,20 @@ impl PathManager {
             association: 0,
             ..self.hello_base(peer_index, qpn, remote_qpn)
         };
-        // The peer's own path and its main path take turns, the own path first. Pairs of lanes are known by
-        // their addresses.
+        // The peer's own path and its main path take turns, the own path first, unless its address is gone.
+        // Pairs of lanes are known by their addresses.
         let Some(peer) = self.peers.get(peer_index) else { return };
-        let path = if tries % 2 == 0 && !qpn.is_lane_pair() { peer.main } else { peer.own };
-        let Some(address) = self.paths.get(path).map(|p| p.address) else { return };
+        let turns = match tries % 2 {
+            _ if qpn.is_lane_pair() => [peer.own; 2],
+            0 => [peer.main, peer.own],
+            _ => [peer.own, peer.main],
+        };
+        let there = |path: PathId| {
+            let address = self.paths.get(path)?.address;
+            let fault = self.local.fault(address.local, address.remote);
+            (fault != Some(Reason::AddressRemoved)).then_some(address)
+        };
+        let Some(address) = turns.into_iter().find_map(there) else { return };
         self.send_hello(&hello, None, address);
         // Datagrams go by UDP only.
         let Some(key) = self.peers.get(peer_index).map(|p| p.key).filter(|_| !qpn.is_lane_pair())

@@ -143,8 +143,10 @@ impl Share {
         // Others' talk changes what is known, and adds nothing to it.
         let to_us = self.own.contains(&asked);
         for (ifindex, _) in self.interfaces.iter().filter(|(ifindex, _)| *ifindex != came_by) {
+            // An interface may be down, or gone.
+            const EXPECTED: [i32; 3] = [libc::ENOENT, libc::ENETDOWN, libc::ENODEV];
             match netlink.set_neighbour(*ifindex, (ip, mac), to_us) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) if error.raw_os_error().is_some_and(|it| EXPECTED.contains(&it)) => {}
                 Err(error) => log!("telling interface {ifindex} of {ip}: {error}"),
                 Ok(()) => {}
             }

@@ -172,7 +172,8 @@ fn a_host_whose_addresses_have_all_changed_is_found_again() {
             let [first, second] = net.hosts[host].local[..] else { unreachable!() };
             let other = LocalAddress { ip: "10.9.9.9".parse().unwrap(), ..second };
             for list in [&[first, other][..], &[other], &[second]] {
-                net.hosts[host].paths.set_local(net.now, list);
+                net.hosts[host].local = list.to_vec();
+                net.tell_local(host);
                 net.run(if list.len() > 1 { 50 * MS } else { MS });
             }
             net.start_traffic();
@@ -196,7 +197,8 @@ fn a_peer_that_is_given_up_leaves_a_route_even_if_the_path_was_removed() {
                 LocalAddress { ip: other("10.9.8.9"), link_up: false, ..first },
                 LocalAddress { ip: other("10.9.9.9"), link_up: false, ..second },
             ];
-            net.hosts[host].paths.set_local(net.now, &list);
+            net.hosts[host].local = list.to_vec();
+            net.tell_local(host);
             net.run(Duration::from_secs(20));
             assert!(net.has(host, |e| matches!(e, PathEvent::PeerLost { .. })), "seed {seed}");
             let host = &mut net.hosts[host];

@@ -30,18 +30,20 @@ bond_whole() {
     grep -q 802.3ad $bond || return 0
     [ "$(grep -c 'port state: 63' $bond)" = $((2 * $1)) ]
 }
-# own_up COUNT: the first COUNT interfaces share an address, as those of a bond do, and speak LACP, without a
-# bond of the kernel's. own_whole COUNT: whether so many carry. own_down COUNT.
+# own_up COUNT OPTION...: the first COUNT interfaces share an address, as those of a bond do, and speak LACP,
+# without a bond of the kernel's. own_whole COUNT: whether so many carry; own_shares COUNT: whether they have one
+# hardware address. own_down COUNT.
 own_up() {
+    count=$1; shift
     members=""; link=0
-    while [ $link -lt "$1" ]; do
+    while [ $link -lt "$count" ]; do
         ip link set eth$link mtu 9000 up || return 1
         members=$members${members:+"+"}eth$link; link=$((link + 1))
     done
     ip addr add "$IPV4/24" dev eth0 || return 1
-    polypath lacp "$members" --lacp_rate fast --share-address --state /tmp/lacp > /tmp/lacp.log 2>&1 &
-    echo $! > /tmp/lacp.id
+    polypath lacp "$members" --share-address --state /tmp/lacp "$@" > /tmp/lacp.log 2>&1 & echo $! > /tmp/lacp.id
 }
+own_shares() { [ "$(cat /sys/class/net/eth*/address | grep -c "^$(cat /sys/class/net/eth0/address)")" = "$1" ]; }
 own_whole() { [ "$(grep -c 'port state: 63' /tmp/lacp)" = $((2 * $1)) ]; }
 own_down() {
     kill "$(cat /tmp/lacp.id)"

@@ -181,20 +181,26 @@ impl Stage {
     }
 
     /// A bond of its kernel's in the first guest, and in the second one as many interfaces that share an
-    /// address, both under LACP.
-    pub(crate) fn own_up(&mut self, slaves: usize) -> Result<(), Problem> {
+    /// address.
+    pub(crate) fn own_up(&mut self, mode: Mode, slaves: usize) -> Result<(), Problem> {
         if self.bond.take().is_some() {
             self.both("bond_down")?;
         }
-        self.run(0, &format!("bond_up {slaves} {}", Mode::Lacp.options()))?;
-        self.run(1, &format!("own_up {slaves}"))?;
-        self.own_whole(slaves)
+        self.run(0, &format!("bond_up {slaves} {}", mode.options()))?;
+        // Without LACP, it speaks only if it is spoken to.
+        let lacp = if mode == Mode::Lacp { "--lacp_rate fast" } else { "--lacp_active off" };
+        self.run(1, &format!("own_up {slaves} {lacp}"))?;
+        self.wait_for(1, &format!("own_shares {slaves}"))?;
+        self.own_whole(mode, slaves)
     }
 
     /// Waits until all interfaces of both guests carry.
-    pub(crate) fn own_whole(&mut self, slaves: usize) -> Result<(), Problem> {
+    pub(crate) fn own_whole(&mut self, mode: Mode, slaves: usize) -> Result<(), Problem> {
         self.wait_for(0, &format!("bond_whole {slaves}"))?;
-        self.wait_for(1, &format!("own_whole {slaves}"))
+        match mode {
+            Mode::Lacp => self.wait_for(1, &format!("own_whole {slaves}")),
+            _ => Ok(()),
+        }
     }
 
     /// Undoes [`Stage::own_up`].

@@ -472,6 +472,9 @@ impl Net {
         while let Some(out) = self.hosts[host].paths.poll_transmit(self.now) {
             let a = out.address;
             let by = (a.local, a.remote, a.source_port);
+            // A socket can't be bound to an address that the host has not got.
+            let own = &self.hosts[host].local;
+            assert!(own.iter().any(|it| it.ip == a.local), "host {host} sends from {}", a.local);
             self.send(host, a.kind, by, Wire::Control(out.packet));
         }
         while let Some(event) = self.hosts[host].paths.poll_event() {
