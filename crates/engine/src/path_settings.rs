@@ -169,11 +169,12 @@ fn shares(spec: &PortSpec, table: &Table) -> Vec<Lag> {
         ifindex: port.ifindex,
         usable: spec.carries(table, port) && !is_down(table, &port.name),
     };
-    let lag = |share: Vec<&topology::Port>| Lag {
-        ifindex: share.first().map_or(0, |head| head.ifindex),
-        above: Vec::new(),
-        hashed: Hashed::Bound,
-        members: share.into_iter().map(member).collect(),
+    // In an order that does not change with the one that has the address.
+    let lag = |share: Vec<&topology::Port>| {
+        let ifindex = share.first().map_or(0, |head| head.ifindex);
+        let mut members: Vec<LagMember> = share.into_iter().map(member).collect();
+        members.sort_by_key(|member| member.ifindex);
+        Lag { ifindex, above: Vec::new(), hashed: Hashed::Bound, members }
     };
     spec.shares(table).into_iter().map(lag).collect()
 }
@@ -318,7 +319,7 @@ mod tests {
         let address = |ip: &str, ifindex, link_up| (ip.to_owned(), ifindex, link_up);
         let (usable, list) = told([true; 3], None);
         // The others have none of their own, whatever they have of IPv6.
-        assert_eq!(usable, [(2, true), (4, true), (3, true)]);
+        assert_eq!(usable, [(2, true), (3, true), (4, true)]);
         let all = [
             address("10.0.0.1", 2, true),
             address("fe80::3", 3, true),
@@ -326,12 +327,12 @@ mod tests {
         ];
         assert_eq!(list, all);
         let (usable, list) = told([false, true, false], None);
-        assert_eq!(usable, [(2, false), (4, false), (3, true)]);
+        assert_eq!(usable, [(2, false), (3, true), (4, false)]);
         assert_eq!(list[0], address("10.0.0.1", 2, true), "it leaves by another one");
         assert_eq!(told([false; 3], None).1[0], address("10.0.0.1", 2, false));
         assert_eq!(told([true; 3], Some(false)).0[0], (2, false), "LACP keeps it out");
         let (usable, list) = told_with([true; 3], None, &["if2"]);
-        assert_eq!(usable, [(2, false), (4, true), (3, true)], "taken down by hand");
+        assert_eq!(usable, [(2, false), (3, true), (4, true)], "taken down by hand");
         assert_eq!(list[0], address("10.0.0.1", 2, true), "for the others");
         let (_, list) = told_with([true; 3], None, &["10.0.0.1"]);
         assert_eq!(list[0], address("10.0.0.1", 2, false));
