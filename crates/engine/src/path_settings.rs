@@ -8,8 +8,8 @@ use polypath_paths::{
 };
 use polypath_topology::rules::{Origin, PolicyChoice};
 use polypath_topology::{
-    self as topology, DeviceSpec, InForce, PathSelector, Policy, PortSpec, Reselect, Selection,
-    Subnet, Table, devices,
+    self as topology, DeviceSpec, InForce, PathSelector, Policy, Reselect, Selection, Subnet,
+    Table, devices,
 };
 
 /// The largest number of bytes that a peer may have under way to a lane on one path: as many as one
@@ -132,8 +132,7 @@ fn members(table: &Table, selection: &Selection) -> Vec<u32> {
 /// The addresses of the interfaces of this process's devices.
 pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<LocalAddress> {
     let devices = devices(table, selection);
-    let shares: Vec<_> =
-        devices.iter().flat_map(|d| &d.ports).flat_map(|p| shares(p, table)).collect();
+    let shares = shares(table, selection);
     let mut list = Vec::new();
     for port in &table.ports {
         let ports = devices.iter().flat_map(|device| &device.ports);
@@ -163,20 +162,20 @@ pub(crate) fn local_addresses(table: &Table, selection: &Selection) -> Vec<Local
     list
 }
 
-/// The interfaces of a port that send from the same IPv4 addresses.
-fn shares(spec: &PortSpec, table: &Table) -> Vec<Lag> {
-    let member = |port: &topology::Port| LagMember {
-        ifindex: port.ifindex,
-        usable: spec.carries(table, port) && !is_down(table, &port.name),
+/// The interfaces of this process's devices that send from the same IPv4 addresses.
+fn shares(table: &Table, selection: &Selection) -> Vec<Lag> {
+    let member = |(ifindex, carries): (u32, bool)| LagMember {
+        ifindex,
+        usable: carries && table.port(ifindex).is_some_and(|port| !is_down(table, &port.name)),
     };
     // In an order that does not change with the one that has the address.
-    let lag = |share: Vec<&topology::Port>| {
-        let ifindex = share.first().map_or(0, |head| head.ifindex);
+    let lag = |share: Vec<(u32, bool)>| {
+        let ifindex = share.first().map_or(0, |head| head.0);
         let mut members: Vec<LagMember> = share.into_iter().map(member).collect();
         members.sort_by_key(|member| member.ifindex);
         Lag { ifindex, above: Vec::new(), hashed: Hashed::Bound, members }
     };
-    spec.shares(table).into_iter().map(lag).collect()
+    selection.shares(table).into_iter().map(lag).collect()
 }
 
 /// The bonds of the kernel's, whose ports can mostly be chosen by source port, and the interfaces of this
@@ -198,9 +197,7 @@ pub(crate) fn lags(table: &Table, selection: &Selection) -> Vec<Lag> {
             members: topology::links_of(table, port.ifindex).into_iter().map(member).collect(),
         })
     };
-    let devices = devices(table, selection);
-    let shares = devices.iter().flat_map(|d| &d.ports).flat_map(|port| shares(port, table));
-    table.ports.iter().filter_map(lag).chain(shares).collect()
+    table.ports.iter().filter_map(lag).chain(shares(table, selection)).collect()
 }
 
 /// The only IPv4 address at which packets for this process's devices can arrive, and the index of

@@ -221,21 +221,10 @@ impl Driver {
     /// Takes the frames that wait at an interface.
     fn receive(&mut self, at: usize, buffer: &mut [u8]) -> Result<(), LacpError> {
         let Some(member) = self.members.get(at) else { return Ok(()) };
-        for _ in 0..TURN {
-            match member.socket.receive(buffer) {
-                Err(error) if would_block(&error) => break,
-                // The socket tells once that its link went down; netlink tells the same.
-                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
-                Err(error) => return Err(io("receiving")(error)),
-                Ok(0) => {}
-                Ok(len) => {
-                    // What is dropped is counted there.
-                    let _ = self.actor.handle_frame(now(), member.number, &buffer[..len]);
-                }
-            }
-        }
-        Ok(())
+        take_frames(&member.socket, buffer, |frame| {
+            // What is dropped is counted there.
+            let _ = self.actor.handle_frame(now(), member.number, frame);
+        })
     }
 
     /// Sends what is due, and tells what has happened.
@@ -350,6 +339,26 @@ impl Driver {
     fn epoll_pause(&self, pause: Duration) -> Result<(), LacpError> {
         Epoll::new().and_then(|nothing| nothing.wait(Some(pause))).map_err(io("waiting")).map(drop)
     }
+}
+
+/// Takes frames that wait at a socket, as many as one turn allows.
+fn take_frames(
+    socket: &FrameSocket,
+    buffer: &mut [u8],
+    mut handle: impl FnMut(&[u8]),
+) -> Result<(), LacpError> {
+    for _ in 0..TURN {
+        match socket.receive(buffer) {
+            Err(error) if would_block(&error) => break,
+            // The socket tells once that its link went down; netlink tells the same.
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
+            Err(error) => return Err(io("receiving")(error)),
+            Ok(0) => {}
+            Ok(len) => handle(&buffer[..len]),
+        }
+    }
+    Ok(())
 }
 
 /// Replaces a file as a whole, so that readers see no half of it.

@@ -14,12 +14,11 @@ use std::path::PathBuf;
 
 use polypath_lacp::Mac;
 
-use super::{LacpError, TURN, io as doing};
+use super::{LacpError, io as doing, take_frames};
 use crate::log::log;
 use crate::netlink::{LinkMessage, Netlink};
 use crate::sys::epoll::{Epoll, Interest};
 use crate::sys::packet::{ETH_P_ARP, FrameSocket};
-use crate::sys::would_block;
 
 /// The length of an ARP packet for IPv4 over Ethernet with its Ethernet header.
 const ARP_LEN: usize = 42;
@@ -123,16 +122,7 @@ impl Share {
     pub(super) fn receive(&self, at: usize, netlink: &mut Netlink) -> Result<(), LacpError> {
         let Some((ifindex, socket)) = self.interfaces.get(at) else { return Ok(()) };
         let mut buffer = [0; ARP_LEN];
-        for _ in 0..TURN {
-            match socket.receive(&mut buffer) {
-                Err(error) if would_block(&error) => break,
-                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
-                Err(error) => return Err(doing("receiving")(error)),
-                Ok(len) => self.tell(*ifindex, &buffer[..len], netlink),
-            }
-        }
-        Ok(())
+        take_frames(socket, &mut buffer, |frame| self.tell(*ifindex, frame, netlink))
     }
 
     fn tell(&self, came_by: u32, frame: &[u8], netlink: &mut Netlink) {

@@ -177,23 +177,11 @@ impl Netlink {
     /// The kernel's error, such as `ENETUNREACH` or `EHOSTUNREACH`.
     pub(crate) fn route(&mut self, question: &RouteQuestion) -> io::Result<RouteAnswer> {
         let sequence = self.send(&route::request(question), 0)?;
-        // The kernel has put its answer into the socket's queue before the send of the request
-        // returned.
-        for _ in 0..DATAGRAMS_MAX {
-            let len = self.requests.receive(&mut self.buffer)?;
-            for message in messages(&self.buffer[..len]) {
-                if message.sequence != sequence {
-                    continue;
-                }
-                if libc::c_int::from(message.kind) == libc::NLMSG_ERROR {
-                    return Err(error_of(message.body));
-                }
-                if message.kind == libc::RTM_NEWROUTE {
-                    return route::parse(message.body);
-                }
-            }
-        }
-        Err(io::ErrorKind::InvalidData.into())
+        self.answer(sequence, |message| match message.kind {
+            libc::RTM_NEWROUTE => Some(route::parse(message.body)),
+            kind if is_error(kind) => Some(Err(error_of(message.body))),
+            _ => None,
+        })
     }
 
     /// Enters a neighbour that was just heard. Unless `create`, only if the interface knows it.
@@ -221,14 +209,25 @@ impl Netlink {
     /// Sends a request that changes something, and waits until it is done.
     fn order(&mut self, request: &Request, flags: libc::c_int) -> io::Result<()> {
         let sequence = self.send(request, flags | libc::NLM_F_ACK)?;
+        self.answer(sequence, |message| {
+            let error = is_error(message.kind).then(|| error_of(message.body))?;
+            Some(if error.raw_os_error() == Some(0) { Ok(()) } else { Err(error) })
+        })
+    }
+
+    /// Waits for the answer to a request, which `read` tells from other messages. The kernel has put it into
+    /// the socket's queue before the send of the request returned.
+    fn answer<T>(
+        &mut self,
+        sequence: u32,
+        read: impl Fn(&Message<'_>) -> Option<io::Result<T>>,
+    ) -> io::Result<T> {
         for _ in 0..DATAGRAMS_MAX {
             let len = self.requests.receive(&mut self.buffer)?;
-            for message in messages(&self.buffer[..len]) {
-                let is_answer = libc::c_int::from(message.kind) == libc::NLMSG_ERROR;
-                if message.sequence == sequence && is_answer {
-                    let error = error_of(message.body);
-                    return if error.raw_os_error() == Some(0) { Ok(()) } else { Err(error) };
-                }
+            let mut ours =
+                messages(&self.buffer[..len]).filter(|message| message.sequence == sequence);
+            if let Some(answer) = ours.find_map(|message| read(&message)) {
+                return answer;
             }
         }
         Err(io::ErrorKind::InvalidData.into())
@@ -277,6 +276,10 @@ fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some(message)
     })
+}
+
+fn is_error(kind: u16) -> bool {
+    libc::c_int::from(kind) == libc::NLMSG_ERROR
 }
 
 /// The error in a message. `struct nlmsgerr` begins with a negative errno.

@@ -516,12 +516,17 @@ mod tests {
     use crate::lane::still_paths;
     use crate::media::udp::Sender;
 
+    /// A path for datagrams from the loopback address.
+    fn with_path_to(remote: Ipv4Addr) -> (LaneIo, PathManager, PathId) {
+        let (io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
+        let (local, options) = (Ipv4Addr::LOCALHOST.into(), polypath_paths::PathOptions::default());
+        let path = paths.ud_path(io.now, local, remote.into(), options).unwrap();
+        (io, paths, path)
+    }
+
     #[test]
     fn a_socket_that_could_not_be_opened_is_tried_again() {
-        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
-        let ip = Ipv4Addr::LOCALHOST.into();
-        let path = paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
-        let path = path.unwrap();
+        let (mut io, paths, path) = with_path_to(Ipv4Addr::LOCALHOST);
         let address = *paths.path(path).unwrap();
         io.sender.udp.shortage = Some(libc::EMFILE);
         assert_eq!((io.flow(path, &address), io.drops.flows_failed), (None, 1));
@@ -543,10 +548,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_stays_counted_when_interfaces_change() {
-        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
-        let ip = Ipv4Addr::LOCALHOST.into();
-        let path = paths.ud_path(io.now, ip, ip, polypath_paths::PathOptions::default());
-        let path = path.unwrap();
+        let (mut io, mut paths, path) = with_path_to(Ipv4Addr::LOCALHOST);
         let address = PathAddress { ifindex: 1, ..*paths.path(path).unwrap() };
         for turn in 1..4 {
             let (control, data) = (io.control_flow(&address), io.flow(path, &address));
@@ -567,11 +569,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_refuses_is_counted_told_once_and_no_packet_sent() {
-        let (mut io, mut paths) = (LaneIo::new(Senders::new(Sender::new())), still_paths(7));
         // The loopback address cannot send to another host.
-        let (local, remote) = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(203, 0, 113, 7).into());
-        let path = paths.ud_path(io.now, local, remote, polypath_paths::PathOptions::default());
-        let path = path.unwrap();
+        let (mut io, mut paths, path) = with_path_to(Ipv4Addr::new(203, 0, 113, 7));
         let address = *paths.path(path).unwrap();
         assert_eq!(io.obstacle(&paths, path), None);
         for _ in 0..3 {

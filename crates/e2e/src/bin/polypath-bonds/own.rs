@@ -8,6 +8,7 @@ use std::time::Instant;
 
 /// The interfaces.
 const SLAVES: usize = 2;
+
 /// What runs over the kernel's bond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
