@@ -199,10 +199,11 @@ pub(crate) enum MpAction {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Policies: active-backup (one path carries the data), balance (all do), affinity (each queue pair keeps to
-one; affinity=hash|round-robin), redundant (everything goes by two), efficient (the fewest and cheapest that
-suffice). Other settings, for all peers of a device: cost=eth0:10, primary=eth0,
-primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, rendezvous=ADDRESS,
-ecn=on|off, ports=1 to 8, local=on|off, tcp=on|off|PORT. What is not named stays as it is.
+one; affinity=hash|round-robin|cpu|numa), redundant (everything goes by two), efficient (the fewest and
+cheapest that suffice). Other settings, for all peers of a device: cost=eth0:10, numa_node=eth0:1,
+primary=eth0, primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS,
+rendezvous=ADDRESS, ecn=on|off, ports=1 to 8, local=on|off, tcp=on|off|PORT. What is not named stays as it
+is.
 
 A rule for a peer goes before one for a process, that before one for a device. The longer prefix of two
 subnets counts. A peer's address is the one that its queue pairs were connected to.
@@ -258,7 +259,7 @@ pub(crate) struct QpPolicy {
     /// Its number, as `polypath status` shows it
     #[arg(value_name = "QPN", value_parser = queue_pair_number)]
     pub(crate) qpn: u32,
-    /// POLICY[,affinity=hash|round-robin], or `default`
+    /// POLICY[,affinity=hash|round-robin|cpu|numa], or `default`
     #[arg(value_name = "POLICY", value_parser = policy_change)]
     pub(crate) change: Option<PolicyChange>,
     /// The process that it is of, to be sure

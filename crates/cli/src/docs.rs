@@ -52,7 +52,8 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "POLYPATH_MP",
         "Settings of the mp device, key=value joined by commas: policy=active-backup|balance|affinity|\
-         redundant|efficient, affinity=hash|round-robin, cost=INTERFACE:N, primary=INTERFACE, \
+         redundant|efficient, affinity=hash|round-robin|cpu|numa, cost=INTERFACE:N, \
+         numa_node=INTERFACE:N, primary=INTERFACE, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS, \
          rendezvous=ADDRESS, ecn=on|off, ports=1 to 8, local=on|off, tcp=on|off|PORT.",
     ),

@@ -141,6 +141,8 @@ struct Process {
 #[derive(Debug, Serialize)]
 struct Lane {
     slot: u8,
+    /// The interface where its queue pairs are at home; empty if they have no home.
+    home: String,
     #[serde(flatten)]
     counters: BTreeMap<&'static str, u64>,
 }
@@ -395,7 +397,7 @@ impl From<ipc::ProcessStatus> for Process {
 impl From<ipc::LaneStatus> for Lane {
     fn from(status: ipc::LaneStatus) -> Self {
         let counters = status.counters.iter().map(|(counter, value)| (counter.name, value));
-        Self { slot: status.slot, counters: counters.collect() }
+        Self { slot: status.slot, home: status.home, counters: counters.collect() }
     }
 }
 

@@ -239,8 +239,12 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
             0 => String::new(),
             packets => format!(", {packets} of them in fragments"),
         };
+        let home = match &lane.home[..] {
+            "" => String::new(),
+            interface => format!(" (at home on {interface})"),
+        };
         text += &format!(
-            "  lane {}: received {} in {}, sent {} in {}{fragments}\n",
+            "  lane {}{home}: received {} in {}, sent {} in {}{fragments}\n",
             lane.slot,
             bytes(counters.received_bytes),
             count(counters.received_packets, "packet"),
@@ -504,6 +508,7 @@ pub(crate) mod tests {
                 program: "rping".into(),
                 devices: vec!["mp0".into()],
                 lanes: vec![LaneStatus {
+                    home: "eth1".to_owned(),
                     slot: 1,
                     counters: polypath_telemetry::LaneCounters {
                         received_packets: 1,
@@ -544,7 +549,10 @@ pub(crate) mod tests {
         for part in ["10.0.0.1 > 10.0.0.2", "17 µs", "19.0 ms", "process 9", "icrc_wrong 2"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        for part in ["1 packet lost", "received 100 B in 1 packet, sent 200 B in 2 packets"] {
+        for part in [
+            "1 packet lost",
+            "lane 1 (at home on eth1): received 100 B in 1 packet, sent 200 B in 2 packets",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         for part in [

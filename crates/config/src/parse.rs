@@ -8,8 +8,8 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::mistake::{Mistake, line};
 
 /// The settings, as an error names them.
-const SETTINGS: &str = "policy, affinity, cost, primary, primary_reselect, updelay, downdelay, \
-     hold, rendezvous, ecn, ports, local and tcp";
+const SETTINGS: &str = "policy, affinity, cost, numa_node, primary, primary_reselect, updelay, \
+     downdelay, hold, rendezvous, ecn, ports, local and tcp";
 
 /// Parses a configuration file.
 ///
@@ -113,10 +113,10 @@ impl Reader<'_> {
                         wrong(format!("{name} is `{}`: {}", short(&written), values(name)))
                     })?;
                 }
-                "cost" => {
-                    for item in self.costs(value)? {
-                        settings.set("cost", &item).map_err(|()| {
-                            wrong(format!("cost is `{}`: {}", short(&item), values("cost")))
+                "cost" | "numa_node" => {
+                    for item in self.numbers_of_interfaces(name, value)? {
+                        settings.set(name, &item).map_err(|()| {
+                            wrong(format!("{name} is `{}`: {}", short(&item), values(name)))
                         })?;
                     }
                 }
@@ -164,15 +164,19 @@ impl Reader<'_> {
         })
     }
 
-    /// The costs of interfaces, each as `eth0:10`.
-    fn costs(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Mistake> {
+    /// The numbers of interfaces that a setting has, each as `eth0:10`.
+    fn numbers_of_interfaces(
+        &self,
+        setting: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<Vec<String>, Mistake> {
         let at = value.span().start;
-        let wrong = || Mistake::at(self.text, at, format!("cost: {}", values("cost")));
+        let wrong = || Mistake::at(self.text, at, format!("{setting}: {}", values(setting)));
         let table = value.get_ref().as_table().ok_or_else(wrong)?;
-        let item = |(name, cost): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
-            let cost = cost.get_ref().as_integer().filter(|number| number.radix() == 10);
-            let cost = cost.ok_or_else(wrong)?.as_str().replace('_', "");
-            Ok(format!("{}:{cost}", name.get_ref()))
+        let item = |(name, number): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+            let number = number.get_ref().as_integer().filter(|number| number.radix() == 10);
+            let number = number.ok_or_else(wrong)?.as_str().replace('_', "");
+            Ok(format!("{}:{number}", name.get_ref()))
         };
         table.iter().map(item).collect()
     }
@@ -195,9 +199,10 @@ impl Reader<'_> {
 fn values(name: &str) -> &'static str {
     match name {
         "policy" => "write active-backup, balance, affinity, redundant or efficient",
-        "affinity" => "write hash or round-robin",
+        "affinity" => "write hash, round-robin, cpu or numa",
         "primary_reselect" => "write always, better or failure",
         "cost" => "write { eth0 = 10 }, with numbers from 0 to 65535 for up to 64 interfaces",
+        "numa_node" => "write { eth0 = 1 }, with nodes from 0 to 65535 for up to 64 interfaces",
         "local" => "write on or off",
         "tcp" => "write \"on\", \"off\", or a port such as \"4791\"",
         "primary" => "write the name of an interface",
@@ -234,6 +239,7 @@ mod tests {
 policy = "balance"
 updelay = 1_500
 cost = { eth0 = 10, eth1 = 2_000 }
+numa_node = { eth1 = 1 }
 
 [[rule]]
 peer = "fd00:1::/64"
@@ -249,9 +255,9 @@ primary_reselect = "failure"
         assert_eq!(
             said(text),
             [
-                "3: everything: balance,cost=eth0:10,cost=eth1:2000,updelay=1500",
-                "8: peer fd00:1::/64: affinity,affinity=round-robin",
-                "13: program ib_write_bw, device mp0: primary=eth1,primary_reselect=failure",
+                "3: everything: balance,cost=eth0:10,cost=eth1:2000,numa_node=eth1:1,updelay=1500",
+                "9: peer fd00:1::/64: affinity,affinity=round-robin",
+                "14: program ib_write_bw, device mp0: primary=eth1,primary_reselect=failure",
             ]
         );
     }

@@ -24,8 +24,8 @@ pub struct Config {
     /// first used.
     pub lanes: usize,
     /// Settings of the mp device (`POLYPATH_MP`: `key=value` joined by commas, with the names of
-    /// Linux bonding: policy, affinity, primary, primary_reselect, updelay and downdelay in ms, hold in s,
-    /// rendezvous, ecn, ports).
+    /// Linux bonding: policy, affinity, cost, numa_node, primary, primary_reselect, updelay and
+    /// downdelay in ms, hold in s, rendezvous, ecn, ports, local, tcp).
     pub bonding: Bonding,
     /// How long a lane's thread polls before it sleeps, if packets follow each other closely and a
     /// processor is idle (`POLYPATH_BUSY_POLL` in µs): 0 to 1 ms, 100 µs by default.
@@ -98,17 +98,6 @@ impl Config {
             )));
         }
         Ok(())
-    }
-
-    /// The lane for a queue pair that this thread creates: it depends on the CPU that the thread
-    /// runs on.
-    #[allow(unsafe_code)]
-    pub(crate) fn lane_for_this_thread(&self) -> usize {
-        if self.lanes == 1 {
-            return 0;
-        }
-        // SAFETY: sched_getcpu() takes and touches nothing.
-        usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0) % self.lanes
     }
 }
 

@@ -21,6 +21,7 @@ use crate::channel::Channel;
 use crate::clock;
 use crate::drive::{Drive, are_same};
 use crate::events::Raise;
+use crate::homes::Creator;
 use crate::limits::MAX_CQE;
 use crate::moderation::{Moderated, Moderation};
 use crate::notify::lock;
@@ -62,6 +63,7 @@ pub(crate) struct Cq {
     users: AtomicU32,
     /// The lanes of its engine.
     engine_lanes: Arc<dyn Drive>,
+    pub(crate) creator: Creator,
     owner: Weak<dyn Raise>,
     _permit: Option<Permit>,
     me: Weak<Self>,
@@ -98,6 +100,7 @@ impl Cq {
             lanes: AtomicU64::new(0),
             users: AtomicU32::new(0),
             engine_lanes,
+            creator: Creator::here(),
             owner,
             _permit: permit,
             me: me.clone(),

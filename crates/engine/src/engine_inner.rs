@@ -2,7 +2,7 @@
 //! the broker, the table of interfaces, the lanes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
 use polypath_ipc::{Client, HangUp, Hello, IpcError};
@@ -13,6 +13,7 @@ use polypath_verbs::{DeviceInfo, Error, Result};
 use crate::config::Config;
 use crate::context_inner::{ContextInner, KeyViolations};
 use crate::error::os_error;
+use crate::homes::{self, Creator, Home, Nodes};
 use crate::lane::journal::Messenger;
 use crate::lane::{Lane, News, numbers};
 use crate::lanes::Lanes;
@@ -45,6 +46,8 @@ pub(crate) struct EngineInner {
     pub(crate) broker: Mutex<Option<Client>>,
     table: RwLock<Arc<Table>>,
     pub(crate) lanes: Lanes,
+    /// Whose turn it is to get a home.
+    homes: Mutex<()>,
     contexts: Mutex<Vec<Weak<ContextInner>>>,
     pub(crate) xrc_domains: Domains,
     /// Wakes the events thread, so that it tells the broker what happened on the lanes.
@@ -53,6 +56,9 @@ pub(crate) struct EngineInner {
     /// Signalled when the engine begins to close.
     pub(crate) closing: Condvar,
 }
+
+/// While it is held, no other queue pair gets a home.
+pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 
 /// Pauses between attempts to reconnect to a broker that was killed: the first one, and the
 /// longest.
@@ -114,6 +120,7 @@ impl EngineInner {
             broker: Mutex::new(broker),
             table: RwLock::new(Arc::new(table)),
             lanes: Lanes::default(),
+            homes: Mutex::default(),
             contexts: Mutex::default(),
             xrc_domains: Domains::default(),
             messenger: Arc::new(messenger),
@@ -162,17 +169,51 @@ impl EngineInner {
     /// What the lanes take from a table.
     fn news<'a>(&'a self, table: &'a Table) -> News<'a> {
         let in_force = self.in_force_by(table);
-        let usage = crate::path_settings::usage(&in_force, table);
-        let local = crate::path_settings::is_local_wanted(&in_force);
-        let tcp = crate::path_settings::tcp_port(&in_force);
-        News { table, selection: &self.selection, usage, local, tcp }
+        News { table, selection: &self.selection, in_force }
     }
 
-    /// The lane for a new queue pair.
-    pub(crate) fn lane(&self) -> Result<Arc<Lane>> {
-        let n = self.config.lane_for_this_thread();
+    /// The lane for a new queue pair of a context, that uses the queues of these creators. Until the turn
+    /// that comes with it is given back, no other queue pair gets a home.
+    pub(crate) fn lane(
+        &self,
+        context: &ContextInner,
+        queues: impl IntoIterator<Item = Creator>,
+    ) -> Result<(Arc<Lane>, Option<Turn<'_>>)> {
+        let table = self.table();
+        let in_force = self.in_force_by(&table);
+        let spec = context.spec();
+        if spec.kind.multipath
+            && let Some(rule) = homes::rule(&in_force)
+        {
+            let turn = lock(&self.homes);
+            let nodes = Nodes::of_this_machine();
+            let creator = Creator::here().following(queues, nodes);
+            let all = homes::of_device(&spec, &table, &in_force);
+            let lane_of = |home: &Home| self.lanes.at_home(&home.name).cloned();
+            let load = |home: &Home| lane_of(home).map_or(0, |lane| lane.queue_pairs());
+            if let Some(home) = homes::choose(rule, &all, creator, nodes, load)
+                && let Some(lane) = self.lane_at(home)?
+            {
+                return Ok((lane, Some(turn)));
+            }
+        }
+        let n = Creator::here().among(self.config.lanes);
         let find = || self.lanes.get(n).cloned();
-        self.find_or_open(find, |broker| self.open_lane(broker, n, Client::open_lane))
+        let open = |broker: &mut _| self.open_lane(broker, n, None, Client::open_lane);
+        Ok((self.find_or_open(find, open)?, None))
+    }
+
+    /// The lane of those that are at home there; `None` if the engine has no room for it.
+    fn lane_at(&self, home: &Home) -> Result<Option<Arc<Lane>>> {
+        let find = || self.lanes.at_home(&home.name).cloned();
+        if find().is_none() && self.lanes.last_free().is_none_or(|n| n < self.config.lanes) {
+            return Ok(None);
+        }
+        let open = |broker: &mut _| {
+            let n = self.lanes.last_free().ok_or_else(no_room)?;
+            self.open_lane(broker, n, Some(home), Client::open_lane)
+        };
+        self.find_or_open(find, open).map(Some)
     }
 
     /// The lane that this number belongs to. If the engine does not have it yet, it asks the broker
@@ -181,10 +222,8 @@ impl EngineInner {
         let slot = numbers::slot_of(number)?;
         let find = || self.lanes.iter().find(|lane| lane.slot == slot).cloned();
         self.find_or_open(find, |broker| {
-            let place = self.lanes.last_free();
-            let n =
-                place.ok_or_else(|| Error::no_memory("the engine has no room for another lane"))?;
-            let asked = self.open_lane(broker, n, |broker| broker.open_lane_on(slot));
+            let n = self.lanes.last_free().ok_or_else(no_room)?;
+            let asked = self.open_lane(broker, n, None, |broker| broker.open_lane_on(slot));
             asked.map_err(|Error { errno, reason }| {
                 let what = format!("no lane for the queue pair number {number:#x}: {reason}");
                 Error::new(errno, what)
@@ -207,11 +246,13 @@ impl EngineInner {
         find().map_or_else(|| open(&mut broker), Ok)
     }
 
-    /// Opens lane `n` on the slot that the broker gives as it is asked.
+    /// Opens lane `n`, for queue pairs that are at home there, on the slot that the broker gives as it is
+    /// asked.
     fn open_lane(
         &self,
         broker: &mut Option<Client>,
         n: usize,
+        home: Option<&Home>,
         ask: impl Fn(&mut Client) -> core::result::Result<polypath_ipc::Lane, IpcError>,
     ) -> Result<Arc<Lane>> {
         let broker = broker.as_mut().ok_or_else(no_broker)?;
@@ -226,7 +267,8 @@ impl EngineInner {
         let table = self.table();
         // The broker stays locked, so that a thread that tells it about all lanes includes this
         // one.
-        let lane = Lane::start(n, opened, &self.config, &self.wrappers, &self.news(&table))?;
+        let place = (n, home.cloned());
+        let lane = Lane::start(place, opened, &self.config, &self.wrappers, &self.news(&table))?;
         lane.tell_by(self.messenger.clone());
         accept_streams(broker, &lane);
         let lane = self.lanes.set(n, lane).clone();
@@ -353,6 +395,10 @@ impl EngineInner {
         }
         self.lanes.iter().for_each(|lane| lane.follow_groups());
     }
+}
+
+fn no_room() -> Error {
+    Error::no_memory("the engine has no room for another lane")
 }
 
 /// Lets the broker take TCP streams for a lane, if it has any.

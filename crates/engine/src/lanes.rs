@@ -80,6 +80,12 @@ impl Lanes {
         self.0[n].get()
     }
 
+    /// The lane of the queue pairs that are at home at an interface.
+    pub(crate) fn at_home(&self, interface: &str) -> Option<&Arc<Lane>> {
+        let is_home = |lane: &&Arc<Lane>| lane.home().is_some_and(|home| home.name == interface);
+        self.iter().find(is_home)
+    }
+
     /// The last free place. Threads use the first ones.
     pub(crate) fn last_free(&self) -> Option<usize> {
         self.0.iter().rposition(|place| place.get().is_none())

@@ -41,6 +41,7 @@ mod events;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod homes;
 mod lane;
 mod lanes;
 mod limits;

@@ -34,8 +34,9 @@ pub(crate) fn receive_window(receive_buffer: u32) -> u32 {
     (receive_buffer / 2).min(RECEIVE_WINDOW_MAX)
 }
 
-/// How a lane uses its paths.
-pub(crate) fn usage(in_force: &InForce, table: &Table) -> Usage {
+/// How a lane uses its paths whose queue pairs are at home at this interface, if they have a home.
+pub(crate) fn usage(in_force: &InForce, table: &Table, home: Option<u32>) -> Usage {
+    let mode = |choice| mode(choice, home);
     let settings = &in_force.settings;
     let defaults = Usage::of(&PathConfig::default());
     let primary = settings
@@ -91,7 +92,8 @@ fn is_down(table: &Table, name: &str) -> bool {
     table.down.iter().any(|down| matches!(down, PathSelector::Interface(other) if other == name))
 }
 
-fn mode(choice: PolicyChoice) -> Mode {
+/// Queue pairs that were created without a home get their paths in turn where others keep to theirs.
+fn mode(choice: PolicyChoice, home: Option<u32>) -> Mode {
     match choice.policy {
         Policy::ActiveBackup => Mode::ActiveBackup,
         Policy::Balance => Mode::Balance,
@@ -100,20 +102,26 @@ fn mode(choice: PolicyChoice) -> Mode {
         Policy::Affinity => Mode::Affinity(match choice.affinity {
             Some(topology::AffinityRule::Hash) => AffinityRule::Hash,
             Some(topology::AffinityRule::RoundRobin) => AffinityRule::RoundRobin,
+            Some(topology::AffinityRule::Cpu | topology::AffinityRule::Numa) => {
+                home.map_or(AffinityRule::RoundRobin, AffinityRule::Interface)
+            }
             None => AffinityRule::default(),
         }),
     }
 }
 
-/// The words for a policy of the path manager.
-pub(crate) fn choice(mode: Mode) -> PolicyChoice {
+/// The words for a policy of the path manager, which may follow from one that was `set`.
+pub(crate) fn choice(mode: Mode, set: Option<PolicyChoice>) -> PolicyChoice {
     let (policy, affinity) = match mode {
         Mode::ActiveBackup => (Policy::ActiveBackup, None),
         Mode::Balance => (Policy::Balance, None),
         Mode::Redundant => (Policy::Redundant, None),
         Mode::Efficient => (Policy::Efficient, None),
-        // What a program asked for has no word of its own.
-        Mode::Affinity(AffinityRule::Interface(_)) => (Policy::Affinity, None),
+        // It is the home of a queue pair, or what its program asked for. That has no word of its own.
+        Mode::Affinity(AffinityRule::Interface(_)) => {
+            let rule = set.and_then(|set| set.affinity).filter(|rule| rule.gives_home());
+            (Policy::Affinity, rule)
+        }
         Mode::Affinity(AffinityRule::Hash) => {
             (Policy::Affinity, Some(topology::AffinityRule::Hash))
         }

@@ -137,9 +137,12 @@ impl Qp {
         number: Option<u32>,
         resources: QpResources,
     ) -> Result<(Arc<Lane>, u32)> {
-        let lane = match number {
-            None => engine.lane()?,
-            Some(number) => engine.lane_of_number(number)?,
+        let QpResources { send_cq, recv_cq, srq, .. } = &resources;
+        let cqs = recv_cq.iter().chain(send_cq).map(|cq| cq.creator);
+        let queues = srq.iter().map(|srq| srq.creator).chain(cqs);
+        let (lane, _turn) = match number {
+            None => engine.lane(context, queues)?,
+            Some(number) => (engine.lane_of_number(number)?, None),
         };
         if lane.has_failed() {
             return Err(failed());

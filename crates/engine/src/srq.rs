@@ -12,6 +12,7 @@ use polypath_verbs::{
 };
 
 use crate::events::Raise;
+use crate::homes::Creator;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::notify::lock;
 use crate::quota::Permit;
@@ -38,6 +39,7 @@ pub(crate) struct Srq {
     number: u32,
     token: u64,
     users: AtomicU32,
+    pub(crate) creator: Creator,
     owner: Weak<dyn Raise>,
     _permit: Option<Permit>,
     me: Weak<Self>,
@@ -65,6 +67,7 @@ impl Srq {
             number,
             token: request.token,
             users: AtomicU32::new(0),
+            creator: Creator::here(),
             owner,
             _permit: permit,
             me: me.clone(),

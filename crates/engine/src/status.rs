@@ -59,6 +59,7 @@ pub(crate) fn report(engine: &EngineInner, scope: Scope) -> ProcessStatus {
 fn add_lane(report: &mut ProcessStatus, lane: &Lane, names: &Names, scope: Scope) {
     let status = look(lane, |state| LaneStatus {
         slot: lane.slot,
+        home: lane.home().map_or_else(String::new, |home| home.name.clone()),
         counters: state.io.counters,
         drops: state.io.drops,
         control_drops: state.core.paths().refusals(),
@@ -145,14 +146,16 @@ impl Names {
 
     /// How the paths to a peer are used; `None` if there is only one.
     fn policy(&self, peer: &PeerBrief) -> Option<PolicyStatus> {
-        let (_, origin) = self.in_force.of_peer(peer.remote);
-        Some(PolicyStatus { choice: path_settings::choice(peer.mode?), origin, own: false })
+        let (set, origin) = self.in_force.of_peer(peer.remote);
+        let choice = path_settings::choice(peer.mode?, Some(set));
+        Some(PolicyStatus { choice, origin, own: false })
     }
 
     /// How a queue pair of its own uses its paths.
     fn own_policy(&self, qpn: u32, mode: Mode) -> PolicyStatus {
-        let origin = self.in_force.queue_pairs.get(&qpn).map_or(Origin::Default, |own| own.1);
-        PolicyStatus { choice: path_settings::choice(mode), origin, own: true }
+        let (set, origin) = self.in_force.queue_pairs.get(&qpn).copied().unzip();
+        let choice = path_settings::choice(mode, set);
+        PolicyStatus { choice, origin: origin.unwrap_or(Origin::Default), own: true }
     }
 
     fn interface(&self, path: &PathReport) -> String {

@@ -21,7 +21,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// Longest message in bytes. Below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.

@@ -289,13 +289,14 @@ impl ProcessStatus {
 const NUMBER_BYTES: usize = 10;
 /// The largest size of a path's name.
 const NAME_BYTES: usize = 64;
-/// The largest size of a lane: its counters.
-const LANE_BYTES: usize = NUMBER_BYTES
-    * (1 + LaneCounters::DESCRIPTORS.len()
-        + LaneDrops::DESCRIPTORS.len()
-        + ControlDrops::DESCRIPTORS.len()
-        + FaultCounters::DESCRIPTORS.len()
-        + QpCounters::DESCRIPTORS.len());
+/// The largest size of a lane: its home and its counters.
+const LANE_BYTES: usize = NAME_BYTES
+    + NUMBER_BYTES
+        * (1 + LaneCounters::DESCRIPTORS.len()
+            + LaneDrops::DESCRIPTORS.len()
+            + ControlDrops::DESCRIPTORS.len()
+            + FaultCounters::DESCRIPTORS.len()
+            + QpCounters::DESCRIPTORS.len());
 /// The largest size of a peer.
 const PEER_BYTES: usize = 2 * NAME_BYTES + 4 * NUMBER_BYTES;
 /// The largest size of a fail-over.
@@ -367,6 +368,8 @@ fn cut_to(text: &mut String, max: usize) {
 pub struct LaneStatus {
     /// The top byte of its QPNs.
     pub slot: u8,
+    /// The name of the interface where its queue pairs are at home; empty if they have no home.
+    pub home: String,
     /// The counters of what it received and sent.
     pub counters: LaneCounters,
     /// The counters of what it dropped.

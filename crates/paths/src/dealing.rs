@@ -15,11 +15,13 @@
 //! port leads where the queue pair is dealt to.
 //!
 //! A port by which a peer was silent ([`silence`](crate::silence)) is dealt only while there is no other.
+//! Where the policy keeps queue pairs to a port, they are dealt to that one while it is fit.
 
 use polypath_types::PeerId;
 use polypath_wire::flow_label::source_port;
 
 use crate::bytes::spread;
+use crate::config::{AffinityRule, Mode};
 use crate::id::Qpn;
 use crate::lag::{Lag, LagMember};
 use crate::loads::{Load, Loads};
@@ -139,8 +141,16 @@ impl PathManager {
         if fit.is_empty() { usable().collect() } else { fit }
     }
 
-    /// The port of the bond with the fewest queue pairs. Of several, the one that is wanted, or else the
-    /// first in an order that begins elsewhere for each lane and peer.
+    /// The port that queue pairs with a peer keep to by its policy, if it is one of these.
+    fn kept_to_of(&self, pair: Pair, fit: &[u32]) -> Option<u32> {
+        match self.usage.mode_of(pair.1) {
+            Mode::Affinity(AffinityRule::Interface(port)) => Some(port).filter(|p| fit.contains(p)),
+            _ => None,
+        }
+    }
+
+    /// The port of the bond that the policy keeps to, or else with the fewest queue pairs. Of several, the
+    /// one that is wanted, or else the first in an order that begins elsewhere for each lane and peer.
     pub(crate) fn least_loaded(
         &self,
         lag: &Lag,
@@ -156,8 +166,12 @@ impl PathManager {
             let at = lag.members.iter().position(|member| member.ifindex == *port);
             (at.unwrap_or(0) + count - first % count) % count
         };
+        let kept_to = self.kept_to_of(pair, &fit);
         let others = fit.into_iter().filter(|port| Some(*port) != other_than);
-        others.min_by_key(|port| (loads.of(pair, *port), wanted != Some(*port), place(port)))
+        others.min_by_key(|port| {
+            let away = kept_to.is_some_and(|kept_to| kept_to != *port);
+            (away, loads.of(pair, *port), wanted != Some(*port), place(port))
+        })
     }
 
     /// Counts the queue pairs of a peer anew. To be called whenever they, or whether they are dealt, change.
@@ -203,7 +217,8 @@ impl PathManager {
         for hand in hands.iter_mut() {
             let Load { pair, port, .. } = hand.load;
             let fit = self.fit_ports(&lag, pair);
-            let stays = fit.contains(&port) || hand.tries && lag.sends_by(port);
+            let is_fit = self.kept_to_of(pair, &fit).unwrap_or(port) == port && fit.contains(&port);
+            let stays = is_fit || hand.tries && lag.sends_by(port);
             let to = self.least_loaded(&lag, pair, &loads, None, None).filter(|_| !stays);
             if let Some(to) = to {
                 hand.deal(&mut loads, to);
@@ -215,6 +230,9 @@ impl PathManager {
         while core::mem::take(&mut moved) {
             for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.load.count > 0) {
                 let Load { pair, port, count } = hand.load;
+                if self.kept_to_of(pair, &self.fit_ports(&lag, pair)).is_some() {
+                    continue;
+                }
                 let Some(to) = self.least_loaded(&lag, pair, &loads, None, Some(port)) else {
                     continue;
                 };

@@ -64,6 +64,9 @@ impl PathManager {
                 self.reselect(peer, Reason::Primary);
             }
         }
+        if (before.mode, &before.peers) != (mode, &usage.peers) {
+            self.deal_all();
+        }
     }
 
     /// Carries out a change of the hold time for outages that are not over: what is left of it is found when

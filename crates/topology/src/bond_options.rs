@@ -18,7 +18,7 @@ pub struct BondOptions {
     pub primary_reselect: Option<Reselect>,
     /// How the member of a queue pair is found, under [`BondMode::BalanceXor`] and [`BondMode::Lacp`].
     pub xmit_hash_policy: Option<HashPolicy>,
-    /// The same in our own words: by hash or in turn. Linux has no such option.
+    /// The same in our own words: by hash, in turn, or near the creator. Linux has no such option.
     pub affinity: Option<AffinityRule>,
     /// How long a member must answer before it is used again.
     pub updelay: Option<Duration>,
@@ -153,7 +153,7 @@ impl BondOptions {
             }
             "xmit_hash_policy" => self.xmit_hash_policy = Some(hash_policy(value)?),
             "affinity" => {
-                let cure = |()| "write affinity=hash|round-robin".to_owned();
+                let cure = |()| "write affinity=hash|round-robin|cpu|numa".to_owned();
                 self.affinity = Some(value.parse().map_err(cure)?);
             }
             "updelay" => self.updelay = Some(delay()?),
@@ -194,9 +194,9 @@ impl BondOptions {
         match (self.xmit_hash_policy, self.affinity) {
             (Some(policy), _) if !hashes => refuse(format!("xmit_hash_policy={policy}"), cure),
             (_, Some(rule)) if !hashes => refuse(format!("affinity={rule}"), cure),
-            (Some(policy), Some(AffinityRule::RoundRobin)) => refuse(
+            (Some(policy), Some(rule)) if rule != AffinityRule::Hash => refuse(
                 format!("xmit_hash_policy={policy}"),
-                "affinity=round-robin does not hash; remove one of the two",
+                &format!("affinity={rule} does not hash; remove one of the two"),
             ),
             _ => Ok(()),
         }

@@ -13,7 +13,7 @@ pub enum BondingError {
     /// An item that names no setting, or a value that the setting does not have.
     #[error(
         "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
-         affinity=hash|round-robin, cost=eth0:10, primary=eth0, \
+         affinity=hash|round-robin|cpu|numa, cost=eth0:10, numa_node=eth0:1, primary=eth0, \
          primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
          rendezvous=ADDRESS, ecn=on|off, ports=1 to 8, local=on|off or tcp=on|off|PORT"
     )]
@@ -38,8 +38,8 @@ pub const TCP_DEFAULT: Tcp = Tcp::Off;
 /// The port of TCP streams with `tcp=on`: the number that RoCEv2 has of UDP.
 const TCP_PORT: u16 = 4791;
 
-/// The most interfaces whose cost can be set.
-pub(crate) const COSTS_MAX: usize = 64;
+/// The most interfaces whose cost, or NUMA node, can be set.
+pub(crate) const INTERFACES_MAX: usize = 64;
 
 /// The longest hold time.
 const HOLD_MAX: Duration = Duration::from_secs(86_400);
@@ -56,6 +56,9 @@ pub struct Bonding {
     /// What interfaces cost, by name, and at most 64 of them: under [`Policy::Efficient`] the
     /// cheapest come first.
     pub costs: Vec<(String, u16)>,
+    /// The NUMA nodes of interfaces, by name, and at most 64 of them: for those that do not know theirs, as a
+    /// container's do not.
+    pub numa_nodes: Vec<(String, u16)>,
     /// The name of the preferred interface.
     pub primary: Option<String>,
     /// When to return to it.
@@ -142,6 +145,18 @@ pub enum AffinityRule {
     Hash,
     /// Queue pairs get the paths in turn.
     RoundRobin,
+    /// By the processor of the thread that creates it: an interface of the processor's NUMA node.
+    Cpu,
+    /// By the NUMA node of that processor: the interface there that has the fewest queue pairs.
+    Numa,
+}
+
+impl AffinityRule {
+    /// Whether a queue pair gets its interface when it is created, and keeps its number there.
+    #[must_use]
+    pub fn gives_home(self) -> bool {
+        matches!(self, Self::Cpu | Self::Numa)
+    }
 }
 
 /// When to return to the primary (`primary_reselect` of Linux bonding).
@@ -178,7 +193,7 @@ words!(
     Policy: ActiveBackup "active-backup", Balance "balance", Affinity "affinity", Redundant "redundant",
     Efficient "efficient"
 );
-words!(AffinityRule: Hash "hash", RoundRobin "round-robin");
+words!(AffinityRule: Hash "hash", RoundRobin "round-robin", Cpu "cpu", Numa "numa");
 words!(Reselect: Always "always", Better "better", Failure "failure");
 
 /// Reads the address of a rendezvous: one that a single host may have anywhere.
@@ -211,6 +226,18 @@ fn on(text: &str) -> Result<bool, ()> {
     }
 }
 
+/// Adds the number of an interface to a list, written as `eth0:10`.
+fn add_interface(list: &mut Vec<(String, u16)>, value: &str) -> Result<(), ()> {
+    let (name, number) = value.rsplit_once(':').ok_or(())?;
+    let number = number.parse().map_err(drop)?;
+    let known = list.iter().any(|(other, _)| other == name);
+    if name.is_empty() || known || list.len() == INTERFACES_MAX {
+        return Err(());
+    }
+    list.push((name.to_owned(), number));
+    Ok(())
+}
+
 impl Bonding {
     /// Parses `key=value` joined by commas; delays are in milliseconds. A policy may stand without its key.
     ///
@@ -236,7 +263,8 @@ impl Bonding {
         match key {
             "policy" => self.policy = Some(value.parse()?),
             "affinity" => self.affinity = Some(value.parse()?),
-            "cost" => self.set_cost(value)?,
+            "cost" => add_interface(&mut self.costs, value)?,
+            "numa_node" => add_interface(&mut self.numa_nodes, value)?,
             "primary" if !value.is_empty() => self.primary = Some(value.to_owned()),
             "primary_reselect" => self.reselect = Some(value.parse()?),
             "updelay" => self.updelay = Some(ms()?),
@@ -252,18 +280,6 @@ impl Bonding {
             }
             _ => return Err(()),
         }
-        Ok(())
-    }
-
-    /// Sets the cost of an interface, written as `eth0:10`.
-    fn set_cost(&mut self, value: &str) -> Result<(), ()> {
-        let (name, cost) = value.rsplit_once(':').ok_or(())?;
-        let cost = cost.parse().map_err(drop)?;
-        let known = self.costs.iter().any(|(other, _)| other == name);
-        if name.is_empty() || known || self.costs.len() == COSTS_MAX {
-            return Err(());
-        }
-        self.costs.push((name.to_owned(), cost));
         Ok(())
     }
 
@@ -291,6 +307,7 @@ impl Bonding {
             policy: _,
             affinity: _,
             costs,
+            numa_nodes,
             primary,
             reselect,
             updelay,
@@ -303,6 +320,7 @@ impl Bonding {
             tcp,
         } = self;
         !costs.is_empty()
+            || !numa_nodes.is_empty()
             || primary.is_some()
             || reselect.is_some()
             || updelay.is_some()
@@ -316,13 +334,16 @@ impl Bonding {
     }
 
     /// Adds the settings of `other`, which go before its own. The rule of affinity goes with its policy. The
-    /// costs go together, too.
+    /// costs go together, too, and so do the NUMA nodes.
     pub fn prefer(&mut self, other: &Self) {
         if other.policy.is_some() {
             (self.policy, self.affinity) = (other.policy, other.affinity);
         }
         if !other.costs.is_empty() {
             self.costs.clone_from(&other.costs);
+        }
+        if !other.numa_nodes.is_empty() {
+            self.numa_nodes.clone_from(&other.numa_nodes);
         }
         self.primary = other.primary.clone().or_else(|| self.primary.take());
         self.reselect = other.reselect.or(self.reselect);
@@ -342,7 +363,8 @@ impl Bonding {
     pub fn interface_problem(&self, members: &[&str]) -> Option<String> {
         let primary = self.primary.as_deref().map(|name| ("the primary", name));
         let costs = self.costs.iter().map(|(name, _)| ("the cost of", name.as_str()));
-        let mut named = primary.into_iter().chain(costs);
+        let nodes = self.numa_nodes.iter().map(|(name, _)| ("the NUMA node of", name.as_str()));
+        let mut named = primary.into_iter().chain(costs).chain(nodes);
         let (what, name) = named.find(|(_, name)| !members.contains(name))?;
         Some(format!(
             "{what} `{name}` is ignored, because that is not an interface of the mp device \
@@ -356,12 +378,15 @@ impl fmt::Display for Bonding {
     /// Writes what [`Bonding::parse`] reads, the policy first and without its key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_millis().to_string();
-        let costs = self.costs.iter().map(|(name, cost)| format!("cost={name}:{cost}"));
-        let costs = costs.collect::<Vec<_>>().join(",");
+        let listed = |key: &str, list: &[(String, u16)]| {
+            let items = list.iter().map(|(name, number)| format!("{key}={name}:{number}"));
+            Some(items.collect::<Vec<_>>().join(",")).filter(|items| !items.is_empty())
+        };
         let items = [
             self.policy.map(|policy| policy.to_string()),
             self.affinity.map(|rule| format!("affinity={rule}")),
-            Some(costs).filter(|costs| !costs.is_empty()),
+            listed("cost", &self.costs),
+            listed("numa_node", &self.numa_nodes),
             self.primary.as_ref().map(|name| format!("primary={name}")),
             self.reselect.map(|when| format!("primary_reselect={when}")),
             self.updelay.map(|time| format!("updelay={}", ms(time))),
@@ -400,6 +425,8 @@ mod tests {
         assert_eq!(rule("policy=affinity,affinity=hash"), Ok(Some(AffinityRule::Hash)));
         let turns = "affinity=round-robin,policy=affinity";
         assert_eq!(rule(turns), Ok(Some(AffinityRule::RoundRobin)));
+        assert_eq!(rule("affinity,affinity=numa"), Ok(Some(AffinityRule::Numa)));
+        assert_eq!(rule("affinity,affinity=cpu"), Ok(Some(AffinityRule::Cpu)));
         for unused in ["affinity=hash", "policy=balance,affinity=hash"] {
             assert_eq!(rule(unused), Err(BondingError::AffinityUnused));
         }
@@ -410,6 +437,8 @@ mod tests {
             "primary_reselect=never",
             "policy=x",
             "affinity=random",
+            "numa_node=eth0",
+            "numa_node=eth0:-1",
             "ecn=yes",
             "hold=0",
             "hold=86401",
@@ -428,7 +457,7 @@ mod tests {
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
-            let says = "balance|affinity|redundant|efficient, affinity=hash|round-robin, ";
+            let says = "balance|affinity|redundant|efficient, affinity=hash|round-robin|cpu|numa, ";
             assert!(error.contains(says), "{error}");
         }
     }
@@ -437,7 +466,8 @@ mod tests {
     fn what_is_written_is_read_back() {
         let all = "affinity,affinity=hash,primary=e,primary_reselect=better,updelay=1,\
                    downdelay=2,hold=3,rendezvous=10.0.0.7,ecn=on";
-        let costs = "efficient,cost=a:1,cost=b:20,primary=a,local=on,tcp=on";
+        let costs =
+            "efficient,cost=a:1,cost=b:20,numa_node=a:0,numa_node=b:1,primary=a,local=on,tcp=on";
         for text in [
             "tcp=off",
             "tcp=5000",

@@ -170,6 +170,13 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
+    /// What sends for it: the ports of the kernel's bonds that it stands on, or else its interfaces.
+    #[must_use]
+    pub fn links(&self) -> Vec<u32> {
+        let links: Vec<u32> = self.ports.iter().flat_map(|port| port.links.clone()).collect();
+        if links.is_empty() { self.members().collect() } else { links }
+    }
+
     /// The port of this number, from 1.
     #[must_use]
     pub fn port(&self, number: u8) -> Option<&PortSpec> {

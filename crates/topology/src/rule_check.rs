@@ -1,6 +1,6 @@
 //! Checks rules before they are followed.
 
-use crate::bonding::{BondingError, COSTS_MAX, PORTS_MAX};
+use crate::bonding::{Bonding, BondingError, INTERFACES_MAX, PORTS_MAX};
 use crate::registry::PROVIDERS;
 use crate::rules::{DELAY_MAX, DEVICE_MAX, PROGRAM_MAX, Rule, RuleScope};
 
@@ -18,8 +18,8 @@ pub enum RuleError {
     Empty,
     /// Settings of a device for some of its peers or queue pairs.
     #[error(
-        "cost, primary, primary_reselect, updelay, downdelay, hold, rendezvous, ecn, ports, local and tcp \
-         are the same for all peers of a device: set them without naming a peer or a queue pair"
+        "cost, numa_node, primary, primary_reselect, updelay, downdelay, hold, rendezvous, ecn, ports, local \
+         and tcp are the same for all peers of a device: set them without naming a peer or a queue pair"
     )]
     OfDevice,
     /// A delay that is too long.
@@ -28,9 +28,9 @@ pub enum RuleError {
     /// A number of source ports that there can't be.
     #[error("ports is a number from 1 to {PORTS_MAX}")]
     Ports,
-    /// Costs of more interfaces than there may be.
-    #[error("it has the costs of more than {COSTS_MAX} interfaces: remove some")]
-    Costs,
+    /// Costs or NUMA nodes of more interfaces than there may be.
+    #[error("it has the costs or NUMA nodes of more than {INTERFACES_MAX} interfaces: remove some")]
+    Interfaces,
     /// A name that nothing can have.
     #[error("`{name}` is no name of {what}: {write}")]
     Name {
@@ -82,13 +82,14 @@ impl Rule {
             "write what `ps -o comm` shows, at most 15 bytes",
         )?;
         check("an mp or bond device", device, DEVICE_MAX, "write mp0, mp:eth0+eth1 or bond0")?;
-        if self.settings.costs.len() > COSTS_MAX {
-            return Err(RuleError::Costs);
+        let Bonding { costs, numa_nodes, .. } = &self.settings;
+        if costs.len().max(numa_nodes.len()) > INTERFACES_MAX {
+            return Err(RuleError::Interfaces);
         }
         // What is joined by commas could not be told apart.
         let odd = |c: char| c.is_whitespace() || matches!(c, ',' | '/' | ':');
-        let costs = self.settings.costs.iter().map(|(name, _)| name);
-        for name in self.settings.primary.iter().chain(costs) {
+        let listed = costs.iter().chain(numa_nodes).map(|(name, _)| name);
+        for name in self.settings.primary.iter().chain(listed) {
             let (what, write) = ("an interface", "write one such as eth0");
             check(what, &Some(name.clone()), INTERFACE_MAX, write)?;
             if name.contains(odd) {

@@ -86,7 +86,8 @@ pub(super) fn interfaces(table: &Table, selection: &Selection) -> Option<Finding
 }
 
 fn judge_interfaces(bonding: &Bonding, table: &Table, selection: &Selection) -> Option<Finding> {
-    if bonding.primary.is_none() && bonding.costs.is_empty() {
+    let Bonding { primary, costs, numa_nodes, .. } = bonding;
+    if primary.is_none() && costs.is_empty() && numa_nodes.is_empty() {
         return None;
     }
     let devices = devices(table, selection);

@@ -23,6 +23,11 @@ impl Lane {
         work(&self.wait())
     }
 
+    /// The number of its queue pairs.
+    pub(crate) fn queue_pairs(&self) -> usize {
+        self.look(|state| state.core.qps().len())
+    }
+
     /// Sends events to the broker from now on.
     pub(crate) fn tell_by(&self, messenger: Arc<Messenger>) {
         self.wait().io.journal.tell_by(messenger);

@@ -19,6 +19,7 @@ mod held;
 mod host;
 mod io;
 pub(crate) mod journal;
+mod learn;
 mod look;
 mod multicast;
 pub(crate) mod noted;
@@ -46,13 +47,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polypath_lane::{LaneConfig, Visit};
-use polypath_paths::{LaneIdentity, PathManager, Usage};
-use polypath_topology::{Selection, Table};
+use polypath_paths::{LaneIdentity, PathManager};
 use polypath_verbs::{Error, Result};
 
 use crate::clock;
 use crate::config::Config;
 use crate::error::os_error;
+use crate::homes::{Home, Nodes};
 use crate::media::local::{Channel, Exchange};
 use crate::media::tcp::Streams;
 use crate::media::{Receivers, Senders, Wrappers};
@@ -64,6 +65,7 @@ use failure::Alarm;
 use held::Held;
 pub(crate) use host::QpResources;
 pub(crate) use io::{LaneIo, way_of};
+pub(crate) use learn::News;
 use multicast::Groups;
 use prompt::{Answering, Promptness};
 use round::Driver;
@@ -97,20 +99,10 @@ pub(crate) struct State {
     received_at: Duration,
     /// The number of packets handled since queue pairs last had their turn to send.
     handled: u32,
+    /// The index of the interface where its queue pairs are at home, while it exists.
+    pub(crate) home: Option<u32>,
     /// Multicast groups, and the queue pairs attached to each.
     pub(crate) groups: Groups,
-}
-
-/// What the broker has told, as far as lanes need it.
-pub(crate) struct News<'a> {
-    pub(crate) table: &'a Table,
-    pub(crate) selection: &'a Selection,
-    /// How the paths are used.
-    pub(crate) usage: Usage,
-    /// Whether a new lane can have paths through shared memory.
-    pub(crate) local: bool,
-    /// The port of the TCP streams that a new lane can have paths over; `None`: it has none.
-    pub(crate) tcp: Option<u16>,
 }
 
 /// A lane.
@@ -118,6 +110,8 @@ pub(crate) struct News<'a> {
 pub(crate) struct Lane {
     pub(crate) index: usize,
     pub(crate) slot: u8,
+    /// The interface where its queue pairs are at home, if they have a home.
+    home: Option<Home>,
     /// What becomes readable when packets arrive: the slot's socket, or a set with it.
     socket: AtomicI32,
     state: Mutex<State>,
@@ -140,21 +134,21 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Starts a lane on a slot from the broker.
+    /// Starts a lane on a slot from the broker. Its `place` is its index, and the home of its queue pairs.
     pub(crate) fn start(
-        index: usize,
+        (index, home): (usize, Option<Home>),
         opened: polypath_ipc::Lane,
         config: &Config,
         wrappers: &Wrappers,
         news: &News<'_>,
     ) -> Result<Arc<Self>> {
-        let News { table, selection, usage, local, tcp } = news;
+        let News { table, selection, in_force } = news;
         // Only an mp device has several paths.
         let devices = polypath_topology::devices(table, selection);
         let multipath = devices.iter().any(|device| device.kind.multipath);
-        let local = *local && multipath;
+        let local = crate::path_settings::is_local_wanted(in_force) && multipath;
         let (local, exchange) = local.then(crate::media::local::halves).unzip();
-        let tcp_port = tcp.filter(|_| multipath);
+        let tcp_port = crate::path_settings::tcp_port(in_force).filter(|_| multipath);
         let (tcp, streams) = tcp_port.map(|_| crate::media::tcp::halves()).unzip();
         let more = local.into_iter().chain(tcp);
         let media = crate::media::start(opened.socket, wrappers, index, clock::now(), table, more);
@@ -172,7 +166,8 @@ impl Lane {
         paths.set_lags(clock::now(), &lags);
         paths.set_local(clock::now(), &crate::path_settings::local_addresses(table, selection));
         paths.set_down(clock::now(), &crate::path_settings::down_rules(table));
-        paths.set_usage(clock::now(), usage);
+        let at_home = news.home_of(home.as_ref());
+        paths.set_usage(clock::now(), &news.usage(at_home));
         let mut io = LaneIo::new(senders);
         io.exchange.clone_from(&exchange);
         io.streams.clone_from(&streams);
@@ -180,9 +175,11 @@ impl Lane {
         let socket = AtomicI32::new(receivers.wait_on());
         let mut state = State::new(paths, io, Some(Box::new(receivers)));
         state.learn_sole_ipv4(table, selection);
+        state.home = at_home;
         let lane = Arc::new(Self {
             index,
             slot: opened.slot,
+            home,
             socket,
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
@@ -210,6 +207,9 @@ impl Lane {
     /// The body of the lane's own thread, which polls for up to `busy_poll` before it sleeps.
     fn run(&self, busy_poll: Duration) {
         crate::thread::request_prompt_wakeups();
+        if let Some(home) = &self.home {
+            home.keep_near(Nodes::of_this_machine());
+        }
         let mut watch = Watch::new(busy_poll);
         let mut contended = false;
         let mut deadline = None;
@@ -241,6 +241,11 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// The interface where its queue pairs are at home, if they have a home.
+    pub(crate) fn home(&self) -> Option<&Home> {
+        self.home.as_ref()
     }
 
     /// The descriptor that becomes readable when packets arrive.
@@ -469,28 +474,6 @@ impl Lane {
         self.sleeper.wake();
         added
     }
-
-    /// Handles a change of links or addresses, or of how paths are used.
-    pub(crate) fn learn(&self, news: &News<'_>) {
-        let News { table, selection, usage, local: _, tcp: _ } = news;
-        let addresses = crate::path_settings::local_addresses(table, selection);
-        let down = crate::path_settings::down_rules(table);
-        let lags = crate::path_settings::lags(table, selection);
-        if self.has_failed() {
-            return;
-        }
-        self.enter(|state| {
-            state.io.interfaces_changed();
-            state.io.learn_interfaces(table, lags.clone());
-            state.learn_sole_ipv4(table, selection);
-            let (now, paths) = (state.core.now(), state.core.paths_mut());
-            paths.set_lags(now, &lags);
-            paths.set_local(now, &addresses);
-            paths.set_down(now, &down);
-            paths.set_usage(now, usage);
-        });
-        self.sleeper.wake();
-    }
 }
 
 /// The index of a queue pair number within its lane.
@@ -526,6 +509,7 @@ impl Lane {
 
     fn around(slot: u8, state: State) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            home: None,
             index: 0,
             slot,
             socket: AtomicI32::new(-1),
@@ -591,6 +575,7 @@ impl State {
             socket_turns: SocketTurns::default(),
             received_at: Duration::ZERO,
             handled: 0,
+            home: None,
             groups: Groups::default(),
         }
     }

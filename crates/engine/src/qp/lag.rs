@@ -17,8 +17,7 @@ fn members(spec: &DeviceSpec) -> Result<Vec<u32>> {
             spec.name
         )));
     }
-    let links: Vec<u32> = spec.ports.iter().flat_map(|port| port.links.clone()).collect();
-    Ok(if links.is_empty() { spec.members().collect() } else { links })
+    Ok(spec.links())
 }
 
 /// The number of an interface among the members; 0 if it is none.
@@ -49,7 +48,7 @@ impl Qp {
         let (set, last) = self.lane.enter(|state| {
             let paths = state.core.paths();
             let by = || paths.path(last).map(|path| path.ifindex);
-            (paths.kept_to(self.qpn), paths.lag_member(last).or_else(by))
+            (paths.kept_to(self.qpn).or(state.home), paths.lag_member(last).or_else(by))
         });
         Ok((number(&members, set), number(&members, last)))
     }

@@ -488,3 +488,37 @@ fn a_queue_pair_whose_port_carries_others_keeps_it() {
     }
     assert_eq!(host.port_of(0), port);
 }
+
+#[test]
+fn queue_pairs_that_keep_to_a_port_are_dealt_to_it_while_it_is_fit() {
+    let mut host = Host::new(1, &[true, true, true]);
+    let keep_to = |host: &mut Host, port: Option<u32>| {
+        let mode =
+            port.map_or(Mode::Balance, |n| Mode::Affinity(AffinityRule::Interface(FIRST + n)));
+        host.paths.set_usage(host.now, &Usage { mode, ..Usage::of(&Config::default()) });
+        host.settle();
+    };
+    keep_to(&mut host, Some(1));
+    host.connect_all(0..6);
+    assert_eq!(host.shares(0..6, 3), [0, 6, 0]);
+    // While it does not carry, the others share them.
+    host.tell(&[true, false, true]);
+    assert_eq!(host.shares(0..6, 3), [3, 0, 3]);
+    host.tell(&[true, true, true]);
+    assert_eq!(host.shares(0..6, 3), [0, 6, 0]);
+    // It falls silent, and carries again.
+    (0..6).for_each(|n| host.succeed(n));
+    (0..6).for_each(|n| host.leave(n, 60 * MS));
+    assert_eq!(host.shares(0..6, 3), [3, 0, 3]);
+    let end = host.now + 10 * SECOND;
+    while host.now < end {
+        (0..6).for_each(|n| host.succeed(n));
+        host.reach(host.now + 10 * MS);
+    }
+    assert_eq!(host.shares(0..6, 3), [0, 6, 0]);
+    // Another policy, and another port.
+    keep_to(&mut host, None);
+    assert_eq!(host.shares(0..6, 3), [2, 2, 2]);
+    keep_to(&mut host, Some(2));
+    assert_eq!(host.shares(0..6, 3), [0, 0, 6]);
+}
