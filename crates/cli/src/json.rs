@@ -3,6 +3,7 @@
 //!
 //! Within one [`FORMAT`], keys may be added, but none is removed, renamed or given another meaning.
 
+use crate::text::mac;
 use polypath_ipc::port;
 use polypath_ipc::status as ipc;
 use polypath_telemetry::{Counters as Declared, Occurrence};
@@ -46,6 +47,7 @@ struct Broker {
     clients: Vec<Client>,
     slots: Vec<Slot>,
     cm_ids: Vec<CmId>,
+    lacp: Vec<LacpPort>,
     interfaces: Vec<Interface>,
     /// The selectors given to `polypath path down`.
     paths_down: Vec<String>,
@@ -75,6 +77,31 @@ struct Client {
     program: String,
     selection: String,
     events: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct LacpPort {
+    interface: String,
+    distributing: bool,
+    /// `null` if it belongs to none.
+    aggregator: Option<u16>,
+    selected: String,
+    receive: String,
+    mux: String,
+    actor_churn: String,
+    partner_churn: String,
+    actor: LacpEnd,
+    partner: LacpEnd,
+}
+
+#[derive(Debug, Serialize)]
+struct LacpEnd {
+    system_priority: u16,
+    system: String,
+    key: u16,
+    port_priority: u16,
+    port: u16,
+    state: u8,
 }
 
 #[derive(Debug, Serialize)]
@@ -289,6 +316,7 @@ impl From<ipc::BrokerStatus> for Broker {
             clients: list(status.clients),
             slots: list(status.slots),
             cm_ids: list(status.cm_ids),
+            lacp: list(status.lacp),
             interfaces: list(status.table.ports),
             config: Config { path: status.config.path, error: status.config.error },
             rules: list(status.table.rules),
@@ -328,6 +356,31 @@ impl From<ipc::ClientStatus> for Client {
     }
 }
 
+impl From<polypath_ipc::lacp::LacpPort> for LacpPort {
+    fn from(port: polypath_ipc::lacp::LacpPort) -> Self {
+        Self {
+            interface: port.interface,
+            distributing: port.distributing,
+            aggregator: port.aggregator,
+            selected: port.selected,
+            receive: port.receive,
+            mux: port.mux,
+            actor_churn: port.actor_churn,
+            partner_churn: port.partner_churn,
+            actor: port.actor.into(),
+            partner: port.partner.into(),
+        }
+    }
+}
+
+impl From<polypath_ipc::lacp::LacpEnd> for LacpEnd {
+    fn from(end: polypath_ipc::lacp::LacpEnd) -> Self {
+        let polypath_ipc::lacp::LacpEnd { system_priority, system, key, .. } = end;
+        let (port_priority, port, state) = (end.port_priority, end.port, end.state);
+        Self { system_priority, system: mac(system), key, port_priority, port, state }
+    }
+}
+
 impl From<ipc::SlotStatus> for Slot {
     fn from(status: ipc::SlotStatus) -> Self {
         let ipc::SlotStatus { slot, pid, overflows } = status;
@@ -361,7 +414,7 @@ impl From<Port> for Interface {
         Self {
             name: port.name,
             index: port.ifindex,
-            mac: port.mac.map(|byte| format!("{byte:02x}")).join(":"),
+            mac: mac(port.mac),
             mtu: port.mtu,
             link_up: port.link_up,
             speed_mbps: port.speed_mbps,

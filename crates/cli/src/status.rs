@@ -3,24 +3,20 @@
 use crate::args::Status as Arguments;
 use crate::cm_ids;
 use crate::error::CliError;
+use crate::history::{RECENT, history};
 use crate::json::Document;
+use crate::lacp;
 use crate::paths_table::paths;
 use crate::policy::policies;
 use crate::prometheus;
 use crate::text::{CLEAR, Columns, at, bytes, count, duration, hex, now_ms};
-use polypath_ipc::status::{FailoverStatus, MigrationStatus, ProcessStatus, QpStatus};
+use polypath_ipc::status::{MigrationStatus, ProcessStatus, QpStatus};
 use polypath_ipc::{Client, Hello, IpcError, Status, port, socket};
-use polypath_telemetry::{
-    ControlDrops, Counters, Descriptor, FaultCounters, LaneDrops, Occurrence,
-};
+use polypath_telemetry::{ControlDrops, Counters, Descriptor, FaultCounters, LaneDrops};
 use polypath_topology::rules::Origin;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// The largest number of fail-overs, events and errors shown per process; `--json` shows all that
-/// are kept.
-const RECENT: usize = 8;
 
 /// Shows the status once or repeatedly.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
@@ -219,6 +215,7 @@ fn render(user: u32, status: &Status, verbose: bool) -> String {
         let lost = count(slot.overflows, "packet");
         text += &format!("  slot {}: {lost} lost to a full receive buffer\n", slot.slot);
     }
+    text += &lacp::render(&broker.lacp);
     text += &cm_ids::render(&broker.cm_ids);
     for process in &status.processes {
         text.push('\n');
@@ -287,30 +284,6 @@ fn render_process(process: &ProcessStatus, verbose: bool) -> String {
     text
 }
 
-/// The history in order of time: fail-overs, events, errors.
-fn history(process: &ProcessStatus, now_ms: u64) -> String {
-    let mut lines: Vec<(u64, String)> = Vec::new();
-    lines.extend(last(&process.failovers).iter().map(|f| (f.at_unix_us, failover(f))));
-    lines.extend(last(&process.events).iter().map(|e| (e.at_unix_us, event("", e))));
-    lines.extend(last(&process.errors).iter().map(|e| (e.at_unix_us, event("error: ", e))));
-    lines.sort_by_key(|(at, _)| *at);
-    lines.iter().map(|(us, line)| format!("  {}  {line}\n", at(us / 1000, now_ms))).collect()
-}
-
-fn event(kind: &str, event: &Occurrence) -> String {
-    format!("{kind}{}", event.event)
-}
-
-fn failover(failover: &FailoverStatus) -> String {
-    let FailoverStatus { from, to, reason, blackout_us, .. } = failover;
-    let from = from.map_or_else(|| "no path".to_owned(), |path| path.to_string());
-    let after = match blackout_us {
-        0 => String::new(),
-        us => format!("; traffic stood still for {}", duration(*us)),
-    };
-    format!("fail-over from {from} to {to}: {reason}{after}")
-}
-
 /// The alternate path of a queue pair, and its migrations.
 fn migration_words(migration: &MigrationStatus) -> String {
     let MigrationStatus { state, alternate, alternate_port, count, last } = migration;
@@ -343,10 +316,6 @@ fn qp_details(qps: &[QpStatus], verbose: bool) -> String {
     text
 }
 
-fn last<T>(list: &[T]) -> &[T] {
-    &list[list.len().saturating_sub(RECENT)..]
-}
-
 /// One line with the counters that are not zero; nothing if all are.
 fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -> String {
     let counted = list.filter(|(_, value)| *value > 0);
@@ -359,9 +328,10 @@ fn counters<'a>(head: &str, list: impl Iterator<Item = (&'a Descriptor, u64)>) -
 pub(crate) mod tests {
     use super::*;
     use polypath_ipc::status::{
-        BrokerStatus, ClientStatus, CmIdStatus, CmMigrationStatus, ConfigStatus, LaneStatus,
-        PathStatus, PeerStatus, PolicyStatus, SlotStatus,
+        BrokerStatus, ClientStatus, CmIdStatus, CmMigrationStatus, ConfigStatus, FailoverStatus,
+        LaneStatus, PathStatus, PeerStatus, PolicyStatus, SlotStatus,
     };
+    use polypath_telemetry::Occurrence;
     use polypath_telemetry::{
         BrokerCounters, CmCounters, Event, InterfaceName, PathCounters, PathName, QpCounters,
         Reason,
@@ -490,6 +460,7 @@ pub(crate) mod tests {
                         last_spr: None,
                     }),
                 }],
+                lacp: vec![lacp::tests::example()],
                 table: Table {
                     ports: vec![port],
                     down: vec!["eth1".parse().unwrap()],

@@ -108,6 +108,11 @@ pub(crate) fn moment(unix_us: u64) -> String {
     polypath_ipc::time::rfc3339(unix_us / 1000).replacen('T', " ", 1)
 }
 
+/// A hardware address, as `ip link` writes it.
+pub(crate) fn mac(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -327,6 +327,16 @@ fn two_hosts_aggregate_their_links_and_leave_a_silent_one() -> Result<(), Error>
         Ok((distributing(lab.host(0))? == [Some(true), Some(false)]).then_some(()))
     })?;
     whole.wait_line("eth1: neither collecting nor distributing", LIMIT)?;
+    until("the states of LACP in the status", LIMIT, || {
+        // A broker runs meanwhile, and is told within a second.
+        devinfo(&lab, &device)?;
+        let status = lab.host(0).status()?;
+        let of = |port: usize, key: &str| status["broker"]["lacp"][port][key].clone();
+        let (mux, partner) = (of(0, "mux"), of(0, "partner")["system"].clone());
+        let whole = mux == "collecting distributing" && partner == "02:00:00:00:00:0b";
+        let left = of(1, "interface") == "eth1" && of(1, "distributing") == false;
+        Ok((whole && left && of(1, "receive") != "current").then_some(()))
+    })?;
     wait_devinfo(&lab, &device, &["PORT_ACTIVE", "1X (1)"])?;
     // Others do not mind.
     wait_devinfo(&lab, &bond("mode=balance-xor"), &["PORT_ACTIVE", "4X (2)"])?;

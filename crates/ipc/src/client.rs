@@ -11,6 +11,7 @@ use polypath_topology::{Bonding, PathSelector, RuleScope, Selection, Table};
 use rustix::event::PollFlags;
 
 use crate::error::IpcError;
+use crate::lacp::LacpPort;
 use crate::message::{
     self, Ends, Hello, MESSAGE_MAX, Ping, PingAnswer, Push, Reply, Request, Scope,
 };
@@ -287,11 +288,11 @@ impl Client {
         self.done(&Request::SetRule { scope, settings })
     }
 
-    /// Says whether LACP lets interfaces carry traffic, by their indexes, until the connection ends.
+    /// Says how interfaces speak LACP, and whether that lets them carry traffic, until the connection ends.
     ///
     /// # Errors
     /// Those of [`call`](Self::call).
-    pub fn set_lacp(&mut self, ports: Vec<(u32, bool)>) -> Result<(), IpcError> {
+    pub fn set_lacp(&mut self, ports: Vec<LacpPort>) -> Result<(), IpcError> {
         self.done(&Request::Lacp { ports })
     }
 

@@ -37,6 +37,7 @@ mod client;
 mod diag;
 mod error;
 pub mod faults;
+pub mod lacp;
 pub mod message;
 pub mod migration;
 pub mod port;
@@ -45,6 +46,7 @@ pub mod settings;
 pub mod socket;
 mod start;
 pub mod status;
+mod text;
 pub mod time;
 
 pub use client::{Client, CmFile, EventStream, HangUp, Lane, SLOT_MAX};

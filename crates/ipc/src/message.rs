@@ -13,6 +13,7 @@ use polypath_telemetry::Occurrence;
 use polypath_topology::{Bonding, PathSelector, Rule, RuleScope, Table};
 
 use crate::error::IpcError;
+use crate::lacp::LacpPort;
 use crate::migration::{PathNews, PathOrder};
 use crate::settings::Apm;
 use crate::status::{BrokerStatus, ProcessStatus};
@@ -289,11 +290,11 @@ pub enum Request {
         /// these back.
         settings: Option<Bonding>,
     },
-    /// Says whether LACP lets interfaces carry traffic, in place of what the same connection said before. It
-    /// counts until the connection ends. Answer: [`Reply::Done`].
+    /// Says how interfaces speak LACP, and whether that lets them carry traffic, in place of what the same
+    /// connection said before. It counts until the connection ends. Answer: [`Reply::Done`].
     Lacp {
-        /// Each with its index, at most [`LACP_PORTS_MAX`].
-        ports: Vec<(u32, bool)>,
+        /// At most [`LACP_PORTS_MAX`].
+        ports: Vec<LacpPort>,
     },
     /// Reads the configuration file again. Answer: [`Reply::Done`], or an error with `EINVAL` if the file
     /// has a mistake; then what was in force stays.

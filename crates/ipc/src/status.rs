@@ -6,6 +6,8 @@
 use std::iter::Peekable;
 use std::net::IpAddr;
 
+use crate::lacp::LacpPort;
+use crate::text::cut_to;
 use polypath_telemetry::{
     BrokerCounters, CmCounters, ControlDrops, Counters, Errno, FaultCounters, LaneCounters,
     LaneDrops, Occurrence, PathCounters, PathName, QpCounters, Reason,
@@ -40,6 +42,8 @@ pub struct BrokerStatus {
     pub slots: Vec<SlotStatus>,
     /// The identifiers of the connection manager.
     pub cm_ids: Vec<CmIdStatus>,
+    /// The interfaces on which `polypath lacp` speaks.
+    pub lacp: Vec<LacpPort>,
     /// Interfaces, addresses, GID tables, paths down by hand, rules.
     pub table: Table,
     /// The configuration file.
@@ -60,7 +64,7 @@ pub struct ConfigStatus {
     pub error: String,
 }
 
-/// The number of clients and CM ids in one part of the broker's status. Each takes less than 300
+/// The number of clients, CM ids and LACP ports in one part of the broker's status. Each takes less than 300
 /// bytes.
 const BROKER_PART: usize = 128;
 
@@ -73,9 +77,11 @@ impl BrokerStatus {
         self.clients.append(&mut part.clients);
         self.slots.append(&mut part.slots);
         self.cm_ids.append(&mut part.cm_ids);
+        self.lacp.append(&mut part.lacp);
         part.clients = std::mem::take(&mut self.clients);
         part.slots = std::mem::take(&mut self.slots);
         part.cm_ids = std::mem::take(&mut self.cm_ids);
+        part.lacp = std::mem::take(&mut self.lacp);
         *self = part;
     }
 
@@ -97,12 +103,17 @@ impl BrokerStatus {
         cut(&mut self.config.path);
         cut_to(&mut self.config.error, ERROR_MAX);
         let mut parts = Vec::new();
-        while !self.clients.is_empty() || !self.slots.is_empty() || !self.cm_ids.is_empty() {
+        while !self.clients.is_empty()
+            || !self.slots.is_empty()
+            || !self.cm_ids.is_empty()
+            || !self.lacp.is_empty()
+        {
             parts.push(Self {
                 pid: self.pid,
                 clients: take(&mut self.clients, BROKER_PART),
                 slots: take(&mut self.slots, BROKER_PART),
                 cm_ids: take(&mut self.cm_ids, BROKER_PART),
+                lacp: take(&mut self.lacp, BROKER_PART),
                 ..Self::default()
             });
         }
@@ -356,13 +367,6 @@ fn cut(text: &mut String) {
     cut_to(text, TEXT_MAX);
 }
 
-fn cut_to(text: &mut String, max: usize) {
-    if text.len() > max {
-        let end = (0..=max).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-        text.truncate(end);
-    }
-}
-
 /// A lane of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneStatus {
@@ -562,6 +566,7 @@ mod tests {
             clients: vec![client; 1000],
             slots: vec![SlotStatus::default(); 254],
             cm_ids: vec![id; 5000],
+            lacp: vec![LacpPort { mux: "x".repeat(32), ..LacpPort::default() }; 256],
             counters: BrokerCounters { clients_slow: 1, ..BrokerCounters::default() },
             ..BrokerStatus::default()
         };
@@ -570,6 +575,7 @@ mod tests {
             let bytes = encode(&part).unwrap();
             whole.append(decode(&bytes).unwrap());
         }
+        assert_eq!(whole.lacp.len(), 256);
         let lists = (whole.clients.len(), whole.slots.len(), whole.cm_ids.len());
         assert_eq!((whole.pid, lists, whole.counters.clients_slow), (7, (1000, 254, 5000), 1));
     }

@@ -1,13 +1,22 @@
-//! What `polypath lacp` tells: which interfaces LACP lets carry traffic.
+//! What `polypath lacp` tells: which interfaces LACP lets carry traffic, and its states.
 
+use polypath_ipc::lacp::LacpPort;
 use polypath_ipc::message::{LACP_PORTS_MAX, Reply};
 
 use super::Broker;
 use super::requests::{Answer, Refusal, reply};
 
+/// What the connection said that spoke last.
+#[derive(Debug)]
+pub(super) struct LacpNews {
+    /// The connection.
+    id: u64,
+    pub(super) ports: Vec<LacpPort>,
+}
+
 impl Broker {
     /// Takes over what a connection says. The last one that spoke counts.
-    pub(super) fn set_lacp(&mut self, id: u64, ports: Vec<(u32, bool)>) -> Answer {
+    pub(super) fn set_lacp(&mut self, id: u64, ports: Vec<LacpPort>) -> Answer {
         if ports.len() > LACP_PORTS_MAX {
             return Err(Refusal::new(libc::EINVAL, "too many interfaces with LACP"));
         }
@@ -15,21 +24,24 @@ impl Broker {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.watches = true;
         }
-        self.lacp = Some(id);
-        self.tell_lacp(ports);
+        let ports = ports.into_iter().map(LacpPort::cut).collect();
+        self.lacp = Some(LacpNews { id, ports });
+        self.tell_lacp();
         reply(Reply::Done)
     }
 
     /// Forgets what a connection that has ended said.
     pub(super) fn forget_lacp(&mut self, id: u64) {
-        if self.lacp == Some(id) {
+        if self.lacp.as_ref().is_some_and(|news| news.id == id) {
             self.lacp = None;
-            self.tell_lacp(Vec::new());
+            self.tell_lacp();
         }
     }
 
-    fn tell_lacp(&mut self, ports: Vec<(u32, bool)>) {
-        if self.host.set_lacp(ports.into_iter().collect()) {
+    fn tell_lacp(&mut self) {
+        let ports = self.lacp.iter().flat_map(|news| &news.ports);
+        let carry = ports.map(|port| (port.ifindex, port.distributing)).collect();
+        if self.host.set_lacp(carry) {
             self.push_table();
         }
     }

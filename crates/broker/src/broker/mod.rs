@@ -89,7 +89,7 @@ pub(crate) struct Broker {
     chronicle: Chronicle,
     departures: departures::Departures,
     /// The connection of the process that speaks LACP on this host, if there is one.
-    lacp: Option<u64>,
+    lacp: Option<lacp::LacpNews>,
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,

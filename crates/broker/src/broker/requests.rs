@@ -449,6 +449,7 @@ impl Broker {
             clients: clients.collect(),
             slots: slots.collect(),
             cm_ids: self.cm_ids(),
+            lacp: self.lacp.as_ref().map_or_else(Vec::new, |news| news.ports.clone()),
             ..status
         }
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use polypath_ipc::lacp::LacpPort;
 use polypath_ipc::{Client, Hello, port, socket};
 
 use crate::log::log;
@@ -28,8 +29,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct News {
-    /// Whether each interface, by its index, may carry traffic.
-    ports: Vec<(u32, bool)>,
+    /// The interfaces, and whether each may carry traffic.
+    ports: Vec<LacpPort>,
     /// The users whose brokers have a thread.
     served: BTreeSet<u32>,
 }
@@ -40,7 +41,7 @@ impl Shared {
     }
 
     /// Waits until there is other news than this, or it is time to tell it again.
-    fn wait(&self, told: &[(u32, bool)]) -> Vec<(u32, bool)> {
+    fn wait(&self, told: &[LacpPort]) -> Vec<LacpPort> {
         let news = self.lock();
         let waited = self.changed.wait_timeout_while(news, AGAIN, |news| news.ports == told);
         waited.unwrap_or_else(PoisonError::into_inner).0.ports.clone()
@@ -61,7 +62,7 @@ impl Brokers {
     }
 
     /// Lets every broker know.
-    pub(super) fn tell(&self, ports: Vec<(u32, bool)>) {
+    pub(super) fn tell(&self, ports: Vec<LacpPort>) {
         let mut news = self.0.lock();
         if news.ports != ports {
             news.ports = ports;

@@ -16,7 +16,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-use polypath_lacp::{Actor, Event, PortNumber, PortState, ReceiveState, SLOW_PROTOCOLS_MULTICAST};
+use polypath_ipc::lacp::LacpPort;
+use polypath_lacp::{Actor, Event, PortNumber, ReceiveState, SLOW_PROTOCOLS_MULTICAST};
 
 pub use arguments::{Interfaces, LacpArguments};
 
@@ -230,32 +231,33 @@ impl Driver {
     /// Sends what is due, and tells what has happened.
     fn carry_out(&mut self, state: Option<&Path>) -> Result<(), LacpError> {
         self.send();
-        let mut happened = false;
         while let Some(event) = self.actor.poll_event() {
-            happened = true;
             if let Some(line) = self.line(event) {
                 // Without a reader it goes on.
                 let _ = writeln!(io::stdout(), "{line}");
             }
         }
-        if happened {
-            let status = self.actor.status();
-            let distributes = |number| {
-                let mut ports = status.iter();
-                let port = ports.find(|port| port.port == number);
-                port.is_some_and(|port| port.actor.state.has(PortState::DISTRIBUTING))
-            };
-            let of = |member: &Member| (member.ifindex, distributes(member.number));
-            self.brokers.tell(self.members.iter().map(of).collect());
-        }
+        // Events do not tell everything: the states of the partner are told, too.
+        self.brokers.tell(self.ports());
         let Some(path) = state else { return Ok(()) };
-        // Events do not tell all that the file does: the states of the partner are in it too.
         let report = report::report(&self.actor, &self.names);
         if report != self.written {
             write_state(path, &report)?;
             self.written = report;
         }
         Ok(())
+    }
+
+    /// The interfaces as brokers are told of them.
+    fn ports(&self) -> Vec<LacpPort> {
+        let status = self.actor.status();
+        let members = self.members.iter().zip(&self.names);
+        let of = |(member, name): (&Member, &String)| {
+            let port = status.iter().find(|port| port.port == member.number);
+            let told = port.map(report::told).unwrap_or_default();
+            LacpPort { ifindex: member.ifindex, interface: name.clone(), ..told }
+        };
+        members.map(of).collect()
     }
 
     fn send(&mut self) {

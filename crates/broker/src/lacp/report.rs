@@ -1,8 +1,12 @@
-//! The states of a bond in the form of `/proc/net/bonding` (drivers/net/bonding/bond_procfs.c).
+//! The states of a bond: in the form of `/proc/net/bonding` (drivers/net/bonding/bond_procfs.c), and for
+//! brokers.
 
 use std::fmt::Write as _;
 
-use polypath_lacp::{Actor, AdSelect, ChurnState, LacpRate, Mac, PortInfo, PortStatus, Selected};
+use polypath_ipc::lacp::{LacpEnd, LacpPort};
+use polypath_lacp::{
+    Actor, AdSelect, ChurnState, LacpRate, Mac, PortInfo, PortState, PortStatus, Selected,
+};
 
 /// The states. `names` are those of the ports, in the order in which they were added.
 pub(super) fn report(actor: &Actor, names: &[String]) -> String {
@@ -71,6 +75,30 @@ pub(super) fn report(actor: &Actor, names: &[String]) -> String {
         );
     }
     text
+}
+
+/// A port as brokers are told of it. The interface is not known here.
+pub(super) fn told(port: &PortStatus) -> LacpPort {
+    let end = |info: &PortInfo| LacpEnd {
+        system_priority: info.system_priority,
+        system: info.system,
+        key: info.key,
+        port_priority: info.port_priority,
+        port: info.port,
+        state: info.state.0,
+    };
+    LacpPort {
+        distributing: port.actor.state.has(PortState::DISTRIBUTING),
+        aggregator: port.aggregator,
+        selected: port.selected.to_string(),
+        receive: port.receive.to_string(),
+        mux: port.mux.to_string(),
+        actor_churn: port.actor_churn.to_string(),
+        partner_churn: port.partner_churn.to_string(),
+        actor: end(&port.actor),
+        partner: end(&port.partner),
+        ..LacpPort::default()
+    }
 }
 
 fn churn(state: ChurnState) -> &'static str {
@@ -144,5 +172,11 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line} in {text}");
         }
         assert_eq!(text.matches("    port state: 63").count(), 4, "{text}");
+        let ports = ends[0].status();
+        let told = told(&ports[1]);
+        assert!(told.distributing && told.aggregator == ends[0].active_aggregator());
+        let states = [&told.selected, &told.receive, &told.mux, &told.actor_churn];
+        assert_eq!(states, ["selected", "current", "collecting distributing", "none"]);
+        assert_eq!((told.actor.port, told.partner.system[5], told.partner.state), (2, 2, 63));
     }
 }
