@@ -12,21 +12,42 @@ const DATA_LEAST: u64 = 16 << 20;
 /// Where the members are.
 const NODES: &str = "numa_node=eth0:0,numa_node=eth1:1";
 
-/// A machine whose first two processors are on nodes 0 and 1.
+/// A machine whose first two processors, of those that this process may use, are on nodes 0 and 1.
 struct Machine {
     scratch: Scratch,
+    processors: [String; 2],
+}
+
+/// The processors that this process may use.
+fn processors() -> Vec<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let ranges = list.unwrap_or_default().trim().split(',');
+    ranges
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            match (first.parse::<u32>(), last.parse::<u32>()) {
+                (Ok(first), Ok(last)) => first..last + 1,
+                _ => 0..0,
+            }
+        })
+        .collect()
 }
 
 impl Machine {
     fn new() -> Result<Self, Error> {
         let scratch = Scratch::new("nodes")?;
-        for (node, cpus) in [("node0", "0"), ("node1", "1")] {
+        let [first, second, ..] = processors()[..] else {
+            return Err(Error::Missing("a second processor".to_owned()));
+        };
+        let processors = [first, second].map(|number| number.to_string());
+        for (node, cpus) in ["node0", "node1"].into_iter().zip(&processors) {
             let directory = scratch.path(node);
             let made = std::fs::create_dir(&directory);
             made.and_then(|()| std::fs::write(directory.join("cpulist"), cpus))
                 .map_err(|source| Error::os("simulating NUMA nodes", source))?;
         }
-        Ok(Self { scratch })
+        Ok(Self { scratch, processors })
     }
 
     /// A program on this machine, with a bond of these members whose queue pairs get homes by this rule.
@@ -45,7 +66,15 @@ fn homes(members: &str, rule: &str, steps: &str) -> Result<Vec<u32>, Error> {
     let machine = Machine::new()?;
     let program = compile_own_c("homes.c")?;
     let lab = Lab::new()?;
-    let words: Vec<&str> = [program.as_str()].into_iter().chain(steps.split(' ')).collect();
+    // The steps name processors by their place.
+    let step = |step: &str| match step.split_at(1) {
+        ("d", _) | (_, "-") => step.to_owned(),
+        (what, "0") => format!("{what}{}", machine.processors[0]),
+        (what, _) => format!("{what}{}", machine.processors[1]),
+    };
+    let steps: Vec<String> = steps.split(' ').map(step).collect();
+    let words: Vec<&str> =
+        [program.as_str()].into_iter().chain(steps.iter().map(String::as_str)).collect();
     let running = machine.verbs(lab.host(0), members, rule, &words).spawn()?;
     running.wait_line("done", LIMIT)?;
     // The number of a queue pair names its home for everyone.
@@ -97,7 +126,8 @@ fn data_leaves_by_the_home() -> Result<(), Error> {
     let _share = share(PATIENT);
     let machine = Machine::new()?;
     let lab = Lab::new()?;
-    let words = ["taskset", "-c", "1", "ib_write_bw", "-q", "3", "--run_infinitely"];
+    let second = machine.processors[1].as_str();
+    let words = ["taskset", "-c", second, "ib_write_bw", "-q", "3", "--run_infinitely"];
     let server = lab.host(0).verbs(&words[3..]).device(Some("bond:eth0+eth1,mode=balance-xor"));
     let server = server.spawn()?;
     server.wait_tcp_listen(18515, LIMIT)?;
