@@ -310,16 +310,23 @@ struct Lab {
 impl Lab {
     /// Copies the cores; files that are the same keep their time, so that little is built again.
     fn fill(&self, root: &Path, game: Game) -> Result<(), Unusable> {
-        for file in ["Cargo.toml", "Cargo.lock", "rustfmt.toml"] {
+        for file in ["Cargo.lock", "rustfmt.toml"] {
             copy(&root.join(file), &self.tree.join(file))?;
         }
+        // Of e2e there are only the C programs.
+        let (from, to) = (root.join("Cargo.toml"), self.tree.join("Cargo.toml"));
+        let say = |e: std::io::Error| Unusable(format!("copying {}: {e}", from.display()));
+        let manifest = fs::read_to_string(&from).map_err(say)?;
+        let without = "[workspace]\nexclude = [\"crates/e2e\"]\n";
+        fs::write(to, manifest.replacen("[workspace]\n", without, 1)).map_err(say)?;
         let around = if game == Game::None { AROUND } else { &[] };
         for name in CRATES.iter().chain(around) {
             let folder = Path::new("crates").join(name);
             copy(&root.join(&folder), &self.tree.join(&folder))?;
         }
-        // Tests of the wire format compare with the documentation and the dissector.
-        for folder in ["docs", "tools", "model"] {
+        // Tests of the wire format compare with the documentation and the dissector, and one of the
+        // documentation with programs that it quotes.
+        for folder in ["docs", "tools", "model", "crates/e2e/c"] {
             copy(&root.join(folder), &self.tree.join(folder))?;
         }
         Ok(())
