@@ -179,16 +179,16 @@ impl EngineInner {
         context: &ContextInner,
         queues: impl IntoIterator<Item = Creator>,
     ) -> Result<(Arc<Lane>, Option<Turn<'_>>)> {
-        let table = self.table();
-        let in_force = self.in_force_by(&table);
-        let spec = context.spec();
-        if spec.kind.multipath
+        // Other devices have one path, so nothing is in force there.
+        if context.spec().kind.multipath
+            && let table = self.table()
+            && let in_force = self.in_force_by(&table)
             && let Some(rule) = homes::rule(&in_force)
         {
             let turn = lock(&self.homes);
             let nodes = Nodes::of_this_machine();
             let creator = Creator::here().following(queues, nodes);
-            let all = homes::of_device(&spec, &table, &in_force);
+            let all = homes::of_device(&context.spec(), &table, &in_force);
             let lane_of = |home: &Home| self.lanes.at_home(&home.name).cloned();
             let load = |home: &Home| lane_of(home).map_or(0, |lane| lane.queue_pairs());
             if let Some(home) = homes::choose(rule, &all, creator, nodes, load)

@@ -47,6 +47,8 @@ struct Hand {
     load: Load,
     /// Whether it tries a port by which the peer was silent.
     tries: bool,
+    /// Whether its policy keeps it to a port that is fit.
+    keeps: bool,
 }
 
 impl PathManager {
@@ -194,7 +196,7 @@ impl PathManager {
             let load = self.load_of(p)?;
             self.bond_between(&p.key).filter(|lag| lag.ifindex == bond)?;
             let tries = self.paths.get(p.own).is_some_and(|path| path.tried_since.is_some());
-            Some(Hand { peer, load, tries })
+            Some(Hand { peer, load, tries, keeps: false })
         };
         self.peers.iter().filter_map(hand).collect()
     }
@@ -217,7 +219,9 @@ impl PathManager {
         for hand in hands.iter_mut() {
             let Load { pair, port, .. } = hand.load;
             let fit = self.fit_ports(&lag, pair);
-            let is_fit = self.kept_to_of(pair, &fit).unwrap_or(port) == port && fit.contains(&port);
+            let kept_to = self.kept_to_of(pair, &fit);
+            hand.keeps = kept_to.is_some();
+            let is_fit = kept_to.unwrap_or(port) == port && fit.contains(&port);
             let stays = is_fit || hand.tries && lag.sends_by(port);
             let to = self.least_loaded(&lag, pair, &loads, None, None).filter(|_| !stays);
             if let Some(to) = to {
@@ -228,11 +232,9 @@ impl PathManager {
         // those of the bond more even. So this ends.
         let mut moved = true;
         while core::mem::take(&mut moved) {
-            for hand in hands.iter_mut().filter(|hand| !hand.tries && hand.load.count > 0) {
+            let may_move = |hand: &&mut Hand| !hand.tries && !hand.keeps && hand.load.count > 0;
+            for hand in hands.iter_mut().filter(may_move) {
                 let Load { pair, port, count } = hand.load;
-                if self.kept_to_of(pair, &self.fit_ports(&lag, pair)).is_some() {
-                    continue;
-                }
                 let Some(to) = self.least_loaded(&lag, pair, &loads, None, Some(port)) else {
                     continue;
                 };
