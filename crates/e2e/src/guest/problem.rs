@@ -12,10 +12,8 @@ pub enum Problem {
     /// Something is wrong.
     #[error("{0}")]
     Failed(String),
-    /// With losses, one program succeeded, and the other one waits for an acknowledgement of it.
-    #[error(
-        "{0}: the other program succeeded and ended, and this one waits for its acknowledgement"
-    )]
+    /// With losses, one program succeeded, and the other one waits for its last message, which was lost.
+    #[error("{0}: the other program succeeded and ended, and this one waits for its last message")]
     Forsaken(String),
     /// The laboratory or a program in it failed.
     #[error("{0}")]

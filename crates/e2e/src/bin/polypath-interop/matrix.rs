@@ -31,6 +31,8 @@ const KILL_SERVER: &str = "kill -9 -$(cat /tmp/server) $(cat /tmp/server) 2> /de
 /// If our last acknowledgement was lost, the program that could repeat it is gone. rxe asks for it with
 /// every retry, and takes a retry count of 7, which the pingpongs set, for no limit.
 const FORSAKEN: Duration = Duration::from_secs(10);
+/// Writes the number of DREPs that rxe's connection manager has received, which our side sends for each DREQ.
+const DREPS: &str = "cat /sys/class/infiniband/rxe0/ports/1/cm_rx_msgs/drep";
 /// What our program says of the same: with a retry count of 7, it asks seven times (`ibv_wc_status_str`).
 const RETRIES_USED_UP: &str = "transport retry counter exceeded";
 /// The number of attempts of a pair that ends in this way, and only in this way.
@@ -107,7 +109,8 @@ impl fmt::Display for Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// One program succeeded with losses and ended, and the other one waits for an acknowledgement that was
-    /// lost: rxe's for ever, ours until its retries are used up.
+    /// lost: rxe's for ever, ours until its retries are used up. Or it waits for the end of the connection:
+    /// Linux does not repeat a DREQ whose program has ended.
     Forsaken,
     /// UC or UD, which do not send again what an emulated processor has dropped.
     Unreliable,
@@ -116,7 +119,9 @@ pub(crate) enum Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Forsaken => "the last acknowledgement was lost, and its program had ended",
+            Self::Forsaken => {
+                "the last acknowledgement or DREQ was lost, and its program had ended"
+            }
             Self::Unreliable => "an unreliable service lost a packet",
         })
     }
@@ -266,6 +271,7 @@ impl<'lab> Sides<'lab> {
         }
         let client = fill(pair.client, setting);
         let command = format!("timeout -s KILL {} {client}", limit.as_secs());
+        let ends_seen = self.guest.client.run(DREPS, GRACE)?.success(DREPS)?;
         let answer = self.guest.client.run(&command, limit + GRACE)?;
         let with_server = |problem: String| {
             Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
@@ -287,7 +293,17 @@ impl<'lab> Sides<'lab> {
             let problem = format!("{client} did not write {:?}\n{text}", pair.expect);
             return Err(with_server(problem));
         }
-        let ended = server.finish(limit)?;
+        let ended = match server.finish(limit) {
+            // The connection's end was not seen here, and nobody is left to repeat it.
+            Err(polypath_e2e::Error::Timeout { .. })
+                if setting.mends_losses(pair)
+                    && pair.meeting == Meeting::Manager
+                    && self.guest.client.run(DREPS, GRACE)?.success(DREPS)? == ends_seen =>
+            {
+                return Err(Problem::Forsaken(fill(pair.server, setting)));
+            }
+            ended => ended?,
+        };
         if setting.mends_losses(pair) && ended.text().contains(RETRIES_USED_UP) {
             return Err(Problem::Forsaken(fill(pair.server, setting)));
         }
