@@ -171,10 +171,10 @@ unsafe fn answer_to(
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr> {
     const WC_GRH: u32 = 1;
-    // SAFETY: the caller promises that both are readable where not null. The header may lie at any
+    // SAFETY: the caller promises that both are readable where not null. Both may lie at any
     // address.
     let (wc, header) = unsafe {
-        let wc = wc.as_ref().ok_or_else(|| null_argument("wc"))?;
+        let wc = if wc.is_null() { Err(null_argument("wc")) } else { Ok(wc.read_unaligned()) }?;
         if wc.wc_flags & WC_GRH == 0 || grh.is_null() {
             return Err(Error::invalid("the completion has no GRH, and RoCE needs one"));
         }

@@ -228,7 +228,7 @@ pub(crate) unsafe extern "C-unwind" fn poll_cq(
         // SAFETY: the caller has room for `entries` completions, and no more are written.
         let polled = unsafe {
             cq_of(cq).inner.poll(limit, &mut |completion| {
-                wc.add(at).write(convert(completion));
+                wc.add(at).write_unaligned(convert(completion));
                 at += 1;
             })
         };

@@ -65,6 +65,7 @@ mod rdmanl;
 mod srq;
 mod strings;
 mod ucma;
+mod unaligned;
 mod wait;
 mod xrc;
 

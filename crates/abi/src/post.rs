@@ -1,7 +1,8 @@
 //! Posts work requests: the hot path.
 //!
 //! A list of work requests is converted on the stack and passed on in batches. Scatter/gather lists
-//! are not copied (`ibv_sge` has the traits' layout); inline data are, if in several pieces.
+//! are not copied (`ibv_sge` has the traits' layout), unless they lie at odd addresses; inline data are, if in
+//! several pieces.
 
 use core::mem::{align_of, offset_of, size_of};
 use core::slice;
@@ -18,6 +19,7 @@ use crate::layout::{
     ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_sge, wr_bind_mw,
 };
 use crate::qp::{CQp, qp_of};
+use crate::unaligned::{Anywhere, elements};
 
 /// The number of work requests that are passed on at once.
 pub(crate) const BATCH: usize = 16;
@@ -40,28 +42,38 @@ const _: () = {
 ///
 /// # Safety
 /// `list` has `count` elements that live as long as the result is used.
-pub(crate) unsafe fn sges<'a>(list: *const ibv_sge, count: usize) -> Result<&'a [Sge], c_int> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if list.is_null() || count > SGES_MAX {
+pub(crate) unsafe fn sges<'a>(
+    list: *const ibv_sge,
+    count: usize,
+) -> Result<&'a [Anywhere<Sge>], c_int> {
+    if count > 0 && (list.is_null() || count > SGES_MAX) {
         return Err(libc::EINVAL);
     }
     // SAFETY: the caller promises it. Both types have the same layout, as asserted above.
-    Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
+    Ok(unsafe { elements(list.cast(), count) })
+}
+
+/// A scatter/gather list as it lies in memory, if it is aligned as the traits need it.
+fn in_place(list: &[Anywhere<Sge>]) -> Option<&[Sge]> {
+    let start = list.as_ptr().cast::<Sge>();
+    // SAFETY: the elements have the same layout, and are aligned as the check says.
+    start.is_aligned().then(|| unsafe { slice::from_raw_parts(start, list.len()) })
 }
 
 pub(crate) fn count(number: c_int) -> Result<usize, c_int> {
     usize::try_from(number).map_err(|_| libc::EINVAL)
 }
 
+/// A program's work request.
+type Wr = Anywhere<ibv_send_wr>;
+
 /// The operation of a work request. Binds are handled separately, see [`bind`].
-fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
-    let imm = wr.imm_data.to_ne_bytes();
+fn operation(wr: &Wr) -> Result<SendOp, c_int> {
+    let imm = wr.0.imm_data.to_ne_bytes();
     // SAFETY: the opcode says which part of the union the program has filled in, and all parts are
     // plain numbers.
-    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
-    Ok(match wr.opcode {
+    let (rdma, atomic) = unsafe { (wr.0.wr.rdma, wr.0.wr.atomic) };
+    Ok(match wr.0.opcode {
         0 => SendOp::Write { va: rdma.remote_addr, rkey: rdma.rkey },
         1 => SendOp::WriteImm { va: rdma.remote_addr, rkey: rdma.rkey, imm },
         2 => SendOp::Send,
@@ -76,8 +88,8 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, c_int> {
         6 => {
             SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
         }
-        7 => SendOp::LocalInv { rkey: wr.imm_data },
-        9 => SendOp::SendInv { rkey: wr.imm_data },
+        7 => SendOp::LocalInv { rkey: wr.0.imm_data },
+        9 => SendOp::SendInv { rkey: wr.0.imm_data },
         15 => SendOp::AtomicWrite { va: rdma.remote_addr, rkey: rdma.rkey },
         // This includes FLUSH, for which the structure has no room.
         _ => return Err(libc::EOPNOTSUPP),
@@ -94,27 +106,27 @@ const OPCODE_BIND: u32 = 8;
 ///
 /// # Safety
 /// `wr` is a work request for a queue pair of `qp_type`. What it points to lives as long as the
-/// result is used. `gathered` is the result of [`gather`] for it.
+/// result is used. `gathered` is the result of [`gather`] for it, if it is posted alone.
 unsafe fn request<'a>(
     qp_type: QpType,
-    wr: &ibv_send_wr,
-    gathered: &'a [u8],
+    wr: &Wr,
+    gathered: &'a Gathered,
 ) -> Result<SendRequest<'a>, c_int> {
     let op = operation(wr)?;
-    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    let flags = SendFlags::from_bits_truncate(wr.0.send_flags);
     // SAFETY: the caller promises that the elements and the handle of `wr` can be read, and that
     // inline data live as long as the result is used. The type says which part of `wr` is filled
     // in.
     unsafe {
-        let list = sges(wr.sg_list, count(wr.num_sge)?)?;
+        let list = sges(wr.0.sg_list, count(wr.0.num_sge)?)?;
         let data = match (flags.contains(SendFlags::INLINE), list) {
-            (false, _) => SendData::Sges(list),
+            (false, _) => SendData::Sges(in_place(list).unwrap_or(&gathered.sges)),
             (true, []) => SendData::Inline(&[]),
-            (true, [one]) => SendData::Inline(bytes(one)),
-            (true, _) => SendData::Inline(gathered),
+            (true, [one]) => SendData::Inline(bytes(one.0)),
+            (true, _) => SendData::Inline(&gathered.bytes),
         };
         let ud = if qp_type == QpType::Ud {
-            let target = wr.wr.ud;
+            let target = wr.0.wr.ud;
             if target.ah.is_null() {
                 return Err(libc::EINVAL);
             }
@@ -123,8 +135,8 @@ unsafe fn request<'a>(
         } else {
             None
         };
-        let xrc_srqn = if qp_type == QpType::XrcSend { wr.remote_srqn } else { 0 };
-        Ok(SendRequest { wr_id: wr.wr_id, op, flags, data, ud, xrc_srqn })
+        let xrc_srqn = if qp_type == QpType::XrcSend { wr.0.remote_srqn } else { 0 };
+        Ok(SendRequest { wr_id: wr.0.wr_id, op, flags, data, ud, xrc_srqn })
     }
 }
 
@@ -132,7 +144,7 @@ unsafe fn request<'a>(
 ///
 /// # Safety
 /// The element describes readable memory that lives as long as the result is used.
-unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
+unsafe fn bytes<'a>(sge: Sge) -> &'a [u8] {
     if sge.len == 0 {
         return &[];
     }
@@ -141,27 +153,44 @@ unsafe fn bytes<'a>(sge: &Sge) -> &'a [u8] {
     unsafe { slice::from_raw_parts(start, sge.len as usize) }
 }
 
-/// Joins inline data of several pieces.
-///
-/// # Safety
-/// As [`bytes`], for every element.
-unsafe fn gather(wr: &ibv_send_wr, into: &mut SmallVec<[u8; 256]>) -> Result<(), c_int> {
-    into.clear();
-    // SAFETY: the list has as many elements as `wr` says, each of which is readable now.
-    unsafe {
-        for sge in sges(wr.sg_list, count(wr.num_sge)?)? {
-            if into.len() + sge.len as usize > INLINE_MAX {
-                return Err(libc::EINVAL);
-            }
-            into.extend_from_slice(bytes(sge));
-        }
-    }
-    Ok(())
+/// What is copied of a work request that is posted alone.
+#[derive(Default)]
+struct Gathered {
+    /// Its inline data.
+    bytes: SmallVec<[u8; 256]>,
+    /// Its elements, if they don't lie as the traits need them.
+    sges: SmallVec<[Sge; 4]>,
 }
 
-/// Whether a work request must be posted separately: a bind, or inline data that must be joined.
-fn alone(wr: &ibv_send_wr) -> bool {
-    wr.opcode == OPCODE_BIND || (wr.send_flags & SendFlags::INLINE.bits() != 0 && wr.num_sge > 1)
+/// Joins inline data of several pieces, or copies the elements.
+///
+/// # Safety
+/// As [`bytes`], for every element of inline data.
+unsafe fn gather(wr: &Wr) -> Result<Gathered, c_int> {
+    let mut gathered = Gathered::default();
+    // SAFETY: the list has as many elements as `wr` says, each of which is readable now if it is inline.
+    unsafe {
+        let list = sges(wr.0.sg_list, count(wr.0.num_sge)?)?;
+        if wr.0.send_flags & SendFlags::INLINE.bits() == 0 {
+            gathered.sges.extend(list.iter().map(|sge| sge.0));
+            return Ok(gathered);
+        }
+        for sge in list.iter().map(|sge| sge.0) {
+            if gathered.bytes.len() + sge.len as usize > INLINE_MAX {
+                return Err(libc::EINVAL);
+            }
+            gathered.bytes.extend_from_slice(bytes(sge));
+        }
+    }
+    Ok(gathered)
+}
+
+/// Whether a work request must be posted separately: a bind, inline data that must be joined, or elements that
+/// must be copied.
+fn alone(wr: &Wr) -> bool {
+    wr.0.opcode == OPCODE_BIND
+        || (wr.0.send_flags & SendFlags::INLINE.bits() != 0 && wr.0.num_sge > 1)
+        || !{ wr.0.sg_list }.is_aligned()
 }
 
 /// Logs why `call` failed, and returns the errno.
@@ -174,17 +203,16 @@ pub(crate) fn failure(call: &str, error: &PostFailure) -> c_int {
 ///
 /// # Safety
 /// As [`request`].
-unsafe fn post_alone(qp: &CQp, wr: &ibv_send_wr) -> Result<(), c_int> {
+unsafe fn post_alone(qp: &CQp, wr: &Wr) -> Result<(), c_int> {
     // SAFETY: the opcode says which part of `wr` is filled in. What it points to is ours or null.
     unsafe {
-        if wr.opcode == OPCODE_BIND {
-            let wr_bind_mw { mw, rkey, bind_info } = wr.bind_mw;
+        if wr.0.opcode == OPCODE_BIND {
+            let wr_bind_mw { mw, rkey, bind_info } = wr.0.bind_mw;
             only_type_2(mw)?;
-            let flags = SendFlags::from_bits_truncate(wr.send_flags);
-            return bind(POST_SEND, qp, mw, rkey, &bind_info, (wr.wr_id, flags));
+            let flags = SendFlags::from_bits_truncate(wr.0.send_flags);
+            return bind(POST_SEND, qp, mw, rkey, &bind_info, (wr.0.wr_id, flags));
         }
-        let mut gathered = SmallVec::new();
-        gather(wr, &mut gathered)?;
+        let gathered = gather(wr)?;
         let request = request(qp.qp_type(), wr, &gathered)?;
         qp.inner().post_send(&[request], false).map_err(|error| failure(POST_SEND, &error))
     }
@@ -267,31 +295,32 @@ unsafe fn bind(
 /// As [`request`], for the whole list.
 unsafe fn post_list(qp: &CQp, mut wr: *mut ibv_send_wr) -> Result<(), (*mut ibv_send_wr, c_int)> {
     let qp_type = qp.qp_type();
+    let nothing = Gathered::default();
     // SAFETY: each element of the list is a work request as `request` requires. Null ends the list.
     unsafe {
         while !wr.is_null() {
-            if alone(&*wr) {
-                post_alone(qp, &*wr).map_err(|errno| (wr, errno))?;
-                wr = (*wr).next;
+            if alone(Wr::of(wr)) {
+                post_alone(qp, Wr::of(wr)).map_err(|errno| (wr, errno))?;
+                wr = Wr::of(wr).0.next;
                 continue;
             }
             let mut batch: SmallVec<[SendRequest<'_>; BATCH]> = SmallVec::new();
             let first = wr;
             let mut refused = None;
-            while !wr.is_null() && batch.len() < BATCH && !alone(&*wr) {
-                match request(qp_type, &*wr, &[]) {
+            while !wr.is_null() && batch.len() < BATCH && !alone(Wr::of(wr)) {
+                match request(qp_type, Wr::of(wr), &nothing) {
                     Ok(request) => batch.push(request),
                     Err(errno) => {
                         refused = Some(errno);
                         break;
                     }
                 }
-                wr = (*wr).next;
+                wr = Wr::of(wr).0.next;
             }
             if let Err(error) = qp.inner().post_send(&batch, false) {
                 let mut bad = first;
                 for _ in 0..error.index {
-                    bad = (*bad).next;
+                    bad = Wr::of(bad).0.next;
                 }
                 return Err((bad, failure(POST_SEND, &error)));
             }
@@ -319,7 +348,7 @@ pub(crate) unsafe extern "C-unwind" fn post_send(
             Ok(()) => 0,
             Err((refused, errno)) => {
                 if !bad.is_null() {
-                    *bad = refused;
+                    bad.write_unaligned(refused);
                 }
                 errno
             }
@@ -455,6 +484,39 @@ mod tests {
             double::posted(&kit),
             ["1 Send inline [97, 98]", "2 Send inline [97, 98, 101, 102]"]
         );
+    }
+
+    /// As programs have it that keep work requests in packed structures.
+    #[repr(C, packed)]
+    struct Odd {
+        before: u8,
+        first: ibv_send_wr,
+        second: ibv_send_wr,
+        sges: [ibv_sge; 2],
+        bad: *mut ibv_send_wr,
+    }
+
+    #[test]
+    fn a_list_may_lie_at_odd_addresses() {
+        let kit = Kit::new(8);
+        let text = *b"abcdef";
+        let at = |offset| text.as_ptr().wrapping_add(offset).expose_provenance() as u64;
+        let sges = [
+            ibv_sge { addr: at(0), length: 2, lkey: 0 },
+            ibv_sge { addr: at(4), length: 1, lkey: 0 },
+        ];
+        let [first, second, third] = &sends(1..4, null_mut())[..] else { unreachable!() };
+        let mut odd = Odd { before: 0, first: *first, second: *second, sges, bad: null_mut() };
+        let mut last = *third;
+        let elements = (&raw mut odd.sges).cast::<ibv_sge>();
+        (odd.first.next, odd.first.sg_list) = (&raw mut odd.second, elements);
+        (odd.second.next, odd.second.sg_list) = (&raw mut last, elements);
+        (odd.second.num_sge, odd.second.send_flags) = (2, SendFlags::INLINE.bits());
+        (last.num_sge, last.opcode) = (0, 99);
+        // SAFETY: objects of ours and a list that lives.
+        let status = unsafe { post_send(kit.qp, &raw mut odd.first, &raw mut odd.bad) };
+        assert_eq!((status, { odd.bad }, odd.before), (libc::EOPNOTSUPP, &raw mut last, 0));
+        assert_eq!(double::posted(&kit), ["1 Send 1 sges", "2 Send inline [97, 98, 101]"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::guard;
 use crate::layout::{ibv_qp, ibv_recv_wr};
 use crate::post::{BATCH, count, failure, sges};
 use crate::qp::qp_of;
+use crate::unaligned::Anywhere;
 
 /// `ibv_post_recv`'s slot.
 ///
@@ -39,7 +40,7 @@ pub(crate) unsafe fn post_receives(
             Ok(()) => 0,
             Err((refused, errno)) => {
                 if !bad.is_null() {
-                    *bad = refused;
+                    bad.write_unaligned(refused);
                 }
                 errno
             }
@@ -64,21 +65,23 @@ unsafe fn post_recv_list(
             let first = wr;
             let mut refused = None;
             while !wr.is_null() && batch.len() < BATCH {
-                match count((*wr).num_sge).and_then(|count| sges((*wr).sg_list, count)) {
+                let ibv_recv_wr { wr_id, next, sg_list, num_sge } = Anywhere::of(wr).0;
+                match count(num_sge).and_then(|count| sges(sg_list, count)) {
                     Ok(list) => {
-                        batch.push(RecvWr { wr_id: (*wr).wr_id, sges: SmallVec::from_slice(list) });
+                        let sges = list.iter().map(|sge| sge.0).collect();
+                        batch.push(RecvWr { wr_id, sges });
                     }
                     Err(errno) => {
                         refused = Some(errno);
                         break;
                     }
                 }
-                wr = (*wr).next;
+                wr = next;
             }
             if let Err(error) = post(&batch) {
                 let mut at = first;
                 for _ in 0..error.index {
-                    at = (*at).next;
+                    at = Anywhere::of(at).0.next;
                 }
                 return Err((at, failure(call, &error)));
             }
@@ -95,6 +98,7 @@ mod tests {
     use polypath_verbs::Error;
 
     use super::*;
+    use crate::layout::ibv_sge;
     use crate::log::tests::lines_of;
 
     #[test]
@@ -105,6 +109,39 @@ mod tests {
         // SAFETY: it is a list of one work request without elements.
         let errno = unsafe { post_receives("", &mut wr, &mut bad, |_| panic!("a defect")) };
         assert_eq!((errno, bad), (libc::EIO, &raw mut wr));
+    }
+
+    /// As programs have it that keep work requests in packed structures.
+    #[repr(C, packed)]
+    struct Odd {
+        before: u8,
+        first: ibv_recv_wr,
+        second: ibv_recv_wr,
+        sges: [ibv_sge; 2],
+        bad: *mut ibv_recv_wr,
+    }
+
+    #[test]
+    fn a_list_may_lie_at_odd_addresses() {
+        let null = core::ptr::null_mut();
+        let wr =
+            |wr_id| ibv_recv_wr { wr_id, next: null, sg_list: core::ptr::null_mut(), num_sge: 2 };
+        let sge = |addr| ibv_sge { addr, length: 5, lkey: 6 };
+        let sges = [sge(10), sge(20)];
+        let mut odd = Odd { before: 0, first: wr(1), second: wr(2), sges, bad: null };
+        let elements = (&raw mut odd.sges).cast::<ibv_sge>();
+        (odd.first.next, odd.first.sg_list) = (&raw mut odd.second, elements);
+        odd.second.sg_list = elements;
+        let post = |batch: &[RecvWr]| {
+            let read: Vec<_> =
+                batch.iter().map(|wr| (wr.wr_id, wr.sges[0].addr, wr.sges[1].addr)).collect();
+            assert_eq!(read, [(1, 10, 20), (2, 10, 20)]);
+            Err(PostFailure { index: 1, error: Error::no_memory("full") })
+        };
+        // SAFETY: it is a list of two work requests with two elements each.
+        let errno = unsafe { post_receives("", &raw mut odd.first, &raw mut odd.bad, post) };
+        let second = &raw mut odd.second;
+        assert_eq!((errno, { odd.bad }, odd.before), (libc::ENOMEM, second, 0));
     }
 
     #[test]

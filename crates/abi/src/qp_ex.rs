@@ -17,6 +17,7 @@ use crate::layout::{Pointer, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, 
 use crate::ours::Ours;
 use crate::post::{only_type_2, sges, stage, unstage};
 use crate::qp::CQp;
+use crate::unaligned::elements;
 
 /// The largest number of work requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub(crate) const REQUESTS_MAX: usize = 1 << 16;
@@ -271,7 +272,7 @@ unsafe extern "C-unwind" fn wr_set_sge_list(mut qp: Posting, count: size_t, list
     qp.with_draft(|_, draft| match unsafe { sges(list, count) } {
         Ok(list) => {
             let start = draft.sges.len();
-            draft.sges.extend_from_slice(list);
+            draft.sges.extend(list.iter().map(|sge| sge.0));
             draft.set_data(Data::Sges(start..draft.sges.len()));
         }
         Err(errno) => draft.fail(errno),
@@ -301,8 +302,7 @@ unsafe extern "C-unwind" fn wr_set_inline_data_list(
     // SAFETY: the caller promises that the list has `count` pieces of readable memory.
     qp.with_draft(|_, draft| unsafe {
         let start = draft.bytes.len();
-        let pieces = if count == 0 { &[] } else { slice::from_raw_parts(list, count) };
-        for piece in pieces {
+        for piece in elements(list, count).iter().map(|piece| piece.0) {
             if piece.length > BYTES_MAX - (draft.bytes.len() - start) {
                 return draft.fail(libc::EINVAL);
             }
