@@ -29,6 +29,7 @@ macro_rules! programs {
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 mod fabric;
+mod iser;
 mod mpi;
 mod others;
 mod qemu;
