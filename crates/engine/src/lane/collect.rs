@@ -9,11 +9,12 @@
 //!
 //! A program that posts and then does something else would leave the waiting requests unsent. So
 //! requests wait only if the program polled promptly after its last runs, and the lane's thread
-//! sends those that nobody has sent within [`COLLECT_MAX`].
+//! sends those that nobody has sent within [`COLLECT_MAX`]; or within
+//! [`LOOK_MAX`](super::watch::LOOK_MAX), if the program has polled for a while before it stopped.
 
 use std::time::Duration;
 
-/// The time after which the lane's thread sends requests that wait. It is several times as long as
+/// The time after which the lane's thread sends requests that wait, as soon as it looks. It is several times as long as
 /// collecting a run takes.
 pub(crate) const COLLECT_MAX: Duration = Duration::from_micros(50);
 /// A post begins a new run if it comes later than this after the last one.

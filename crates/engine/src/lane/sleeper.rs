@@ -34,7 +34,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 pub(super) const LEFT: u32 = 4;
 /// The thread does not check for collected posts by itself: it must be woken.
 const SLOW: u64 = 0;
-/// The thread checks every [`COLLECT_MAX`] by itself.
+/// The thread checks every [`Watch::look`] by itself.
 const BRISK: u64 = 1;
 /// The same, and something was collected since its last check.
 const NEWS: u64 = 2;
@@ -317,7 +317,7 @@ impl Sleeper {
                 self.waker.wait(None, LOCK_WAIT);
             }
             let tick = if collects {
-                COLLECT_MAX
+                watch.look
             } else if busy {
                 watch.tick
             } else {
@@ -383,14 +383,19 @@ impl Sleeper {
         time: Duration,
         watch: &mut Watch,
     ) -> Rest {
-        let (end, mut now) = (now + time, now);
+        let (end, mut now, mut polls) = (now + time, now, self.polls());
         loop {
-            let look = self.next_look(now, watch).unwrap_or(end);
+            let next = self.next_look(now, watch);
+            let look = next.unwrap_or(end);
             if look <= now {
                 return Rest::Overdue;
             }
             if self.waker.wait(socket, look.min(end).saturating_sub(now)) {
                 return Rest::Woken;
+            }
+            let before = core::mem::replace(&mut polls, self.polls());
+            if next.is_some() && look <= end {
+                watch.looked(polls != before);
             }
             if look >= end {
                 return Rest::Over;
@@ -414,7 +419,7 @@ impl Sleeper {
             watch.vain_looks = 0;
         }
         Some(match self.send_by.load(Ordering::Relaxed) {
-            u64::MAX => now + COLLECT_MAX,
+            u64::MAX => now + watch.look,
             at => Duration::from_nanos(at),
         })
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::lane::busy_poll::BusyPoll;
+use crate::lane::collect::COLLECT_MAX;
 use crate::lane::deeds::Deeds;
 
 /// The interval at which the lane's thread checks whether the application still polls, at first.
@@ -14,6 +15,9 @@ pub(super) const TICK_MAX: Duration = Duration::from_millis(4);
 pub(super) const LOCK_WAIT: Duration = Duration::from_micros(20);
 /// How often that time doubles while a thread is found in the lane again and again.
 const LOCK_WAIT_DOUBLINGS: u32 = 3;
+/// The longest interval between two checks for collected posts. A program that has polled for a while sends
+/// them itself, and each check takes its processor from it. This is how long they may wait when polling ends.
+pub(super) const LOOK_MAX: Duration = Duration::from_micros(800);
 /// The number of checks for collected posts, all in vain, after which a thread stops checking.
 pub(super) const VAIN_LOOKS: u32 = 8;
 /// How long the lane's thread watches the socket of a program that polls: the first time, and at
@@ -58,6 +62,8 @@ pub(crate) struct Watch {
     contended: u32,
     /// How long it polls before it sleeps.
     pub(super) busy_poll: BusyPoll,
+    /// The interval between its checks for collected posts.
+    pub(super) look: Duration,
     /// The number of checks for collected posts that found none.
     pub(super) vain_looks: u32,
     /// Whether the thread has said in shared memory that it sleeps, and not since that it is awake.
@@ -84,6 +90,7 @@ impl Watch {
             vain_rounds: 0,
             contended: 0,
             busy_poll: BusyPoll::new(busy_poll),
+            look: COLLECT_MAX,
             vain_looks: VAIN_LOOKS,
             armed: false,
             owes: false,
@@ -121,6 +128,14 @@ impl Watch {
             self.tick = (self.tick * 2).min(TICK_MAX);
         }
         self.watch_for = (self.watch_for / 2).max(WATCH_MIN);
+    }
+
+    /// Notes a check for collected posts: whether the program has polled since the last one, and sends them
+    /// itself.
+    pub(super) fn looked(&mut self, polled: bool) {
+        // A program may do much between two polls.
+        self.look =
+            if polled { (self.look * 2).min(LOOK_MAX) } else { (self.look / 2).max(COLLECT_MAX) };
     }
 
     /// How long to wait for a thread to leave the lane. If it is found there again and again, it either does

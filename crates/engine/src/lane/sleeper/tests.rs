@@ -3,7 +3,7 @@ use std::os::unix::net::UnixDatagram;
 
 use super::*;
 use crate::lane::deeds::BUSY_POLLS;
-use crate::lane::watch::{WATCH_GROWTH, WATCH_MAX, WATCH_MIN};
+use crate::lane::watch::{LOOK_MAX, WATCH_GROWTH, WATCH_MAX, WATCH_MIN};
 
 /// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -141,4 +141,34 @@ fn packets_that_nobody_takes_make_the_thread_watch_the_socket_until_somebody_doe
     // it.
     let most = Deeds { looks: BUSY_POLLS - 1, all: BUSY_POLLS - 1 };
     assert_eq!(sleeper.ticked(fd, most, false, &mut watch), Woken::Drive);
+}
+
+#[test]
+fn a_program_that_polls_on_is_looked_at_more_seldom_until_it_stops() {
+    let (sleeper, mut watch) = (Sleeper::new(None).unwrap(), Watch::new(Duration::ZERO));
+    sleeper.collected(clock::now());
+    sleeper.waker.clear();
+    sleeper.sent();
+    let look = |watch: &mut Watch| {
+        let now = clock::now();
+        sleeper.next_look(now, watch).map(|at| at - now)
+    };
+    assert_eq!(look(&mut watch), Some(COLLECT_MAX));
+    watch.looked(true);
+    assert_eq!(look(&mut watch), Some(COLLECT_MAX * 2));
+    (0..10).for_each(|_| watch.looked(true));
+    assert_eq!(look(&mut watch), Some(LOOK_MAX));
+    // Nobody polls while the thread rests.
+    assert_eq!(sleeper.rest(None, clock::now(), LOOK_MAX * 2, &mut watch), Rest::Over);
+    assert!(watch.look < LOOK_MAX);
+    // What waits when it looks has its time all the same.
+    (0..10).for_each(|_| watch.looked(true));
+    let now = clock::now();
+    sleeper.collected(now);
+    assert_eq!(sleeper.next_look(now, &mut watch), Some(now + COLLECT_MAX));
+    assert_eq!(sleeper.rest(None, now, FOR_EVER, &mut watch), Rest::Overdue);
+    sleeper.sent();
+    assert_eq!(look(&mut watch), Some(LOOK_MAX / 2), "nobody had sent them");
+    (0..10).for_each(|_| watch.looked(false));
+    assert_eq!(look(&mut watch), Some(COLLECT_MAX));
 }
