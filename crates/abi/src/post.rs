@@ -1,8 +1,8 @@
 //! Posts work requests: the hot path.
 //!
 //! A list of work requests is converted on the stack and passed on in batches. Scatter/gather lists
-//! are not copied (`ibv_sge` has the traits' layout), unless they lie at odd addresses; inline data are, if in
-//! several pieces.
+//! are not copied (`ibv_sge` has the traits' layout), unless they lie at odd addresses; inline data are,
+//! if in several pieces.
 
 use core::mem::{align_of, offset_of, size_of};
 use core::slice;
@@ -185,8 +185,8 @@ unsafe fn gather(wr: &Wr) -> Result<Gathered, c_int> {
     Ok(gathered)
 }
 
-/// Whether a work request must be posted separately: a bind, inline data that must be joined, or elements that
-/// must be copied.
+/// Whether a work request must be posted separately: a bind, inline data that must be joined, or
+/// elements that must be copied.
 fn alone(wr: &Wr) -> bool {
     wr.0.opcode == OPCODE_BIND
         || (wr.0.send_flags & SendFlags::INLINE.bits() != 0 && wr.0.num_sge > 1)

@@ -14,8 +14,8 @@
 
 use std::time::Duration;
 
-/// The time after which the lane's thread sends requests that wait, as soon as it looks. It is several times as long as
-/// collecting a run takes.
+/// The time after which the lane's thread sends requests that wait, as soon as it looks. It is several times
+/// as long as collecting a run takes.
 pub(crate) const COLLECT_MAX: Duration = Duration::from_micros(50);
 /// A post begins a new run if it comes later than this after the last one.
 const GAP: Duration = Duration::from_micros(50);
