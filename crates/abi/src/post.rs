@@ -171,7 +171,7 @@ unsafe fn gather(wr: &Wr) -> Result<Gathered, c_int> {
     // SAFETY: the list has as many elements as `wr` says, each of which is readable now if it is inline.
     unsafe {
         let list = sges(wr.0.sg_list, count(wr.0.num_sge)?)?;
-        if wr.0.send_flags & SendFlags::INLINE.bits() == 0 {
+        if !is_inline(wr) {
             gathered.sges.extend(list.iter().map(|sge| sge.0));
             return Ok(gathered);
         }
@@ -185,11 +185,16 @@ unsafe fn gather(wr: &Wr) -> Result<Gathered, c_int> {
     Ok(gathered)
 }
 
+/// Whether a work request carries its data itself.
+fn is_inline(wr: &Wr) -> bool {
+    wr.0.send_flags & SendFlags::INLINE.bits() != 0
+}
+
 /// Whether a work request must be posted separately: a bind, inline data that must be joined, or
 /// elements that must be copied.
 fn alone(wr: &Wr) -> bool {
     wr.0.opcode == OPCODE_BIND
-        || (wr.0.send_flags & SendFlags::INLINE.bits() != 0 && wr.0.num_sge > 1)
+        || (is_inline(wr) && wr.0.num_sge > 1)
         || !{ wr.0.sg_list }.is_aligned()
 }
 

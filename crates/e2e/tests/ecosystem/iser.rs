@@ -1,10 +1,8 @@
 //! A disk over iSER: tgt's target on one host, QEMU's block driver, which is libiscsi's, on the other.
 
-use std::time::Duration;
+use polypath_e2e::{Error, Lab, PATIENT, Scratch, share};
 
-use polypath_e2e::{Direction, Error, Lab, PATIENT, Scratch, pass, share, wait_failover};
-
-use super::LIMIT;
+use super::{LIMIT, cut_silently};
 
 const TARGET: &str = "iqn.2026-01.test:disk";
 /// tgt takes an initiator whose name it was told.
@@ -30,7 +28,7 @@ fn disk(
     let _share = share(PATIENT);
     let lab = Lab::new()?;
     let scratch = Scratch::new(name)?;
-    let data = contents();
+    let mut data = contents();
     let file = scratch.write("disk", &data)?;
     let (server, client) = (lab.host(0), lab.host(1));
     let address = server.ipv4(0);
@@ -67,7 +65,6 @@ fn disk(
         return Err(Error::Missing("what was read is not what the disk has".to_owned()));
     }
 
-    let mut data = data;
     let mut words = vec!["qemu-io".to_owned(), "-f".to_owned(), "raw".to_owned()];
     for (pattern, at, length) in
         [(0x5a, BLOCK / 2, BLOCK), (0x77, SIZE - 512, 512), (0x33, 0, 4096)]
@@ -97,10 +94,5 @@ fn a_disk_on_roce() -> Result<(), Error> {
 #[test]
 #[ignore = "needs packages of its own: make ecosystem runs it"]
 fn a_silent_cut_under_a_disk_on_mp() -> Result<(), Error> {
-    disk("iser-mp", None, |lab| {
-        lab.cut(0, Direction::Both)?;
-        wait_failover(lab.host(1), &[], LIMIT)?;
-        pass(Duration::from_secs(1));
-        lab.heal(0)
-    })
+    disk("iser-mp", None, cut_silently)
 }

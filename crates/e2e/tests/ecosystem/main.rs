@@ -28,6 +28,14 @@ macro_rules! programs {
 /// The time limit for any of the programs here, on a busy machine.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Cuts the first link silently, for a second from when the clients' paths have failed over.
+fn cut_silently(lab: &polypath_e2e::Lab) -> Result<(), polypath_e2e::Error> {
+    lab.cut(0, polypath_e2e::Direction::Both)?;
+    polypath_e2e::wait_failover(lab.host(1), &[], LIMIT)?;
+    polypath_e2e::pass(std::time::Duration::from_secs(1));
+    lab.heal(0)
+}
+
 mod fabric;
 mod iser;
 mod mpi;

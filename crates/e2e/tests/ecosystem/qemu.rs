@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{Direction, Error, Lab, PATIENT, Scratch, pass, share, wait_failover};
+use polypath_e2e::{Error, Lab, PATIENT, Scratch, share};
 
-use super::LIMIT;
+use super::{LIMIT, cut_silently};
 
 /// The offset and the length in bytes of the part of the guest's memory that is filled.
 const FILLED_AT: usize = 32 << 20;
@@ -93,10 +93,5 @@ fn a_guest_whose_memory_is_pinned_moves() -> Result<(), Error> {
 #[test]
 #[ignore = "needs packages of its own: make ecosystem runs it"]
 fn a_silent_cut_under_a_guest_that_moves() -> Result<(), Error> {
-    migrate("qemu-cut", None, "'migrate_set_parameter max-bandwidth 16M'", |lab| {
-        lab.cut(0, Direction::Both)?;
-        wait_failover(lab.host(1), &[], LIMIT)?;
-        pass(Duration::from_secs(1));
-        lab.heal(0)
-    })
+    migrate("qemu-cut", None, "'migrate_set_parameter max-bandwidth 16M'", cut_silently)
 }

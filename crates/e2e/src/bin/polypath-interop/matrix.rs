@@ -255,6 +255,11 @@ impl<'lab> Sides<'lab> {
         Ok(())
     }
 
+    /// What rxe says of how many ends of connections our side has acknowledged.
+    fn ends_seen(&mut self) -> Result<String, Problem> {
+        self.guest.client.run(DREPS, GRACE)?.success(DREPS)
+    }
+
     fn rxe_to_ours(
         &mut self,
         pair: &Pair,
@@ -271,7 +276,8 @@ impl<'lab> Sides<'lab> {
         }
         let client = fill(pair.client, setting);
         let command = format!("timeout -s KILL {} {client}", limit.as_secs());
-        let ends_seen = self.guest.client.run(DREPS, GRACE)?.success(DREPS)?;
+        let may_lose_its_end = setting.mends_losses(pair) && pair.meeting == Meeting::Manager;
+        let ends_seen = if may_lose_its_end { Some(self.ends_seen()?) } else { None };
         let answer = self.guest.client.run(&command, limit + GRACE)?;
         let with_server = |problem: String| {
             Problem::Failed(format!("{problem}\nthe server wrote:\n{}", server.text()))
@@ -296,9 +302,7 @@ impl<'lab> Sides<'lab> {
         let ended = match server.finish(limit) {
             // The connection's end was not seen here, and nobody is left to repeat it.
             Err(polypath_e2e::Error::Timeout { .. })
-                if setting.mends_losses(pair)
-                    && pair.meeting == Meeting::Manager
-                    && self.guest.client.run(DREPS, GRACE)?.success(DREPS)? == ends_seen =>
+                if may_lose_its_end && Some(self.ends_seen()?) == ends_seen =>
             {
                 return Err(Problem::Forsaken(fill(pair.server, setting)));
             }
