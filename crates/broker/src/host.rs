@@ -200,9 +200,17 @@ impl Host {
         self.interface_of(local, Some(ifindex)).or_else(own).unwrap_or(ifindex)
     }
 
+    /// The interface to force for a packet from `local` to `remote` that is to leave by `ifindex`, 0 for none.
+    /// A packet to an address of this host finds its way only by the kernel's own routes. One from an address
+    /// that interfaces share leaves by one of them that carries.
+    pub(crate) fn forces(&mut self, local: IpAddr, remote: IpAddr, ifindex: u32) -> u32 {
+        let ours = self.has_address(remote) && !needs_scope(remote);
+        if ours { 0 } else { self.leaves_by(local, ifindex) }
+    }
+
     /// The interface by which a packet from this address is to leave: the one that has it, or one that shares
     /// it while that one does not carry.
-    pub(crate) fn leaves_by(&mut self, local: IpAddr, ifindex: u32) -> u32 {
+    fn leaves_by(&mut self, local: IpAddr, ifindex: u32) -> u32 {
         if !local.is_ipv4() || ifindex == 0 {
             return ifindex;
         }
@@ -421,5 +429,14 @@ mod tests {
         let route = host.route(ClientId(1), &query).unwrap();
         assert_eq!(route.source, ip("127.0.0.1"));
         assert_eq!(host.table().port(route.ifindex).unwrap().name, "lo");
+    }
+
+    #[test]
+    fn only_packets_to_this_host_go_by_the_kernels_routes() {
+        let mut host = Host::new(Table::default()).unwrap();
+        let [local, other] = ["127.0.0.1", "192.0.2.1"].map(ip);
+        assert_eq!(host.forces(local, other, 3), 3);
+        assert_eq!(host.forces(local, local, 3), 0);
+        assert_eq!(host.forces(local, ip("fe80::1"), 3), 3);
     }
 }

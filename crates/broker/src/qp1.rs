@@ -253,13 +253,6 @@ pub(crate) fn mad_in<'a>(packet: &Packet<'a>) -> Result<(u32, &'a [u8]), Drop> {
     Ok((deth.src_qpn, mad))
 }
 
-/// The interface to force for a MAD, 0 for none: a packet to an address of this host finds its way
-/// only by the kernel's own routes.
-pub(crate) fn through(mad: &OutgoingMad, remote_is_ours: bool) -> u32 {
-    let link_local = matches!(mad.remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    if remote_is_ours && !link_local { 0 } else { mad.ifindex }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,23 +355,5 @@ mod tests {
         let packet = packet();
         let to_group = Datagram { to: "239.1.1.1".parse().unwrap(), ..datagram(packet.len()) };
         assert_eq!(parse(&to_group, &packet).unwrap_err(), Drop::NotUnicast);
-    }
-
-    #[test]
-    fn only_packets_to_this_host_go_by_the_kernels_routes() {
-        let mad = OutgoingMad {
-            local: LOCAL.parse().unwrap(),
-            remote: REMOTE.parse().unwrap(),
-            ifindex: 3,
-            traffic_class: 0,
-            attempt: 0,
-            client: None,
-            qp_num: 0,
-            mad: [0; MAD_LEN],
-        };
-        assert_eq!(through(&mad, false), 3);
-        assert_eq!(through(&mad, true), 0);
-        let link_local = OutgoingMad { remote: "fe80::1".parse().unwrap(), ..mad };
-        assert_eq!(through(&link_local, true), 3);
     }
 }

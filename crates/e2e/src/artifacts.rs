@@ -87,29 +87,21 @@ fn profile_directory() -> Result<PathBuf, String> {
     Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
 }
 
-/// Compiles one of this crate's own C programs, by its name in `c`, as [`compile_c`] does.
-///
-/// # Errors
-/// Those of [`compile_c`].
-pub fn compile_own_c(name: &str) -> Result<String, Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name);
-    Ok(compile_c(&source)?.to_string_lossy().into_owned())
-}
-
-/// Compiles a C program of the tests against libibverbs, with the compiler of the system whose RDMA
-/// programs are tested. Returns the path of the program.
+/// Compiles a C program of this crate, by its name in `c`, against libibverbs, with the compiler of the system
+/// whose RDMA programs are tested. Returns the path of the program.
 ///
 /// # Errors
 /// [`Error::Tool`] with the output of the compiler.
-pub fn compile_c(source: &Path) -> Result<PathBuf, Error> {
-    compile_c_with("cc", source)
+pub fn compile_c(name: &str) -> Result<String, Error> {
+    compile_c_with("cc", name)
 }
 
 /// Does the same with another compiler, such as `mpicc.mpich`.
 ///
 /// # Errors
 /// The errors of [`compile_c`].
-pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
+pub fn compile_c_with(compiler: &str, name: &str) -> Result<String, Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name);
     let artifacts = Artifacts::get()?;
     let other = artifacts.root.as_ref().and_then(|root| root.file_name());
     let directory = other.map_or_else(|| "e2e-c".into(), |name| Path::new("e2e-c").join(name));
@@ -126,7 +118,7 @@ pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     let aside = directory.join(format!("{name}.{}.{number}", std::process::id()));
     let mut command = artifacts.of_system(compiler);
     command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-    command.arg(&aside).arg(source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
+    command.arg(&aside).arg(&source).args(["-lrdmacm", "-libverbs", "-lpthread"]);
     let output = command.output().map_err(|e| Error::os(format!("starting {compiler}"), e))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -137,5 +129,5 @@ pub fn compile_c_with(compiler: &str, source: &Path) -> Result<PathBuf, Error> {
     }
     std::fs::rename(&aside, &result)
         .map_err(|e| Error::os(format!("moving {}", result.display()), e))?;
-    Ok(result)
+    Ok(result.to_string_lossy().into_owned())
 }

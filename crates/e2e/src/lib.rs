@@ -46,7 +46,7 @@ mod transfer;
 mod wait;
 
 pub use again::twice;
-pub use artifacts::{Artifacts, compile_c, compile_c_with, compile_own_c};
+pub use artifacts::{Artifacts, compile_c, compile_c_with};
 pub use case::{CLOCK_ATTEMPTS, Case, PATIENT, PERFTEST_CLOCK, Place, Ready, Share, check, share};
 pub use error::Error;
 pub use fabric::Fabric;

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use polypath_e2e::{
-    Direction, End, Error, Host, Lab, PATIENT, PERFTEST_CLOCK, Running, Scratch, compile_own_c,
-    share, until,
+    Direction, End, Error, Host, Lab, PATIENT, PERFTEST_CLOCK, Running, Scratch, compile_c, share,
+    until,
 };
 use serde_json::Value;
 
@@ -377,7 +377,7 @@ fn connections_are_spread_over_the_ports() -> Result<(), Error> {
 #[test]
 fn each_way_to_ask_for_migration_works() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("options.c")?;
+    let program = compile_c("options.c")?;
     for how in ["id", "ib", "function", "path"] {
         let lab = Lab::new()?;
         let addresses = [0, 1].map(|host| [0, 1].map(|link| lab.host(host).ipv4(link)));

@@ -2,7 +2,7 @@
 
 use polypath_e2e::{
     Artifacts, Direction, End, Error, Finished, Host, Lab, Options, PATIENT, Ring, Running,
-    Scratch, Wiring, compile_own_c, share, until,
+    Scratch, Wiring, compile_c, share, until,
 };
 use std::time::Duration;
 
@@ -241,7 +241,7 @@ fn a_wrong_option_ends_the_program_with_what_to_write() -> Result<(), Error> {
 #[test]
 fn a_program_chooses_the_member_of_its_queue_pair() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("lag_port.c")?;
+    let program = compile_c("lag_port.c")?;
     let lab = Lab::new()?;
     let device = bond("mode=balance-rr");
     let server = [program.as_str(), "-s", "7000"];

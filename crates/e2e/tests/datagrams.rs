@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{Direction, End, Error, Lab, PATIENT, Running, compile_own_c, share, until};
+use polypath_e2e::{Direction, End, Error, Lab, PATIENT, Running, compile_c, share, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MP: Option<&str> = Some("mp");
@@ -80,7 +80,7 @@ fn datagrams_by_two_paths_come_once_and_are_not_lost_with_a_path() -> Result<(),
 
 /// A member of a group and a sender to it.
 fn group(lab: &Lab) -> Result<[Running; 2], Error> {
-    let program = compile_own_c("groups.c")?;
+    let program = compile_c("groups.c")?;
     let run = |host, what| lab.host(host).verbs([&*program, what]).device(MP).spawn();
     Ok([run(0, "hear")?, run(1, "send")?])
 }

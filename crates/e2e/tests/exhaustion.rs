@@ -3,17 +3,12 @@
 //! unmodified verbs.
 
 use polypath_e2e::{Error, Finished, Host, Lab, Options, Running, compile_c, pass, until};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The limit for programs that do a lot on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 const ROCE: Option<&str> = Some("roce");
-
-fn program(name: &str) -> Result<String, Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name);
-    Ok(compile_c(&source)?.to_string_lossy().into_owned())
-}
 
 fn lab() -> Result<Lab, Error> {
     Lab::with(Options { links: 1, ..Options::default() })
@@ -75,7 +70,7 @@ fn kill(program: Running) -> Result<(), Error> {
 fn ten_thousand_queue_pairs_and_a_hundred_thousand_regions_leave_no_memory_behind()
 -> Result<(), Error> {
     let lab = lab()?;
-    let words = [&program("exhaust.c")?, "objects", "10000", "100000"];
+    let words = [&compile_c("exhaust.c")?, "objects", "10000", "100000"];
     let done = lab.host(0).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
     // About 70 MiB: 3.5 KiB for a queue pair of 16 + 16 entries, and 0.3 KiB for a region.
     at_most(&done, "resident-full", 128 << 10)?;
@@ -89,7 +84,7 @@ fn ten_thousand_queue_pairs_and_a_hundred_thousand_regions_leave_no_memory_behin
 #[test]
 fn one_queue_pair_more_than_the_device_has_is_enomem() -> Result<(), Error> {
     let lab = lab()?;
-    let words = [&program("exhaust.c")?, "qps"];
+    let words = [&compile_c("exhaust.c")?, "qps"];
     lab.host(0).verbs(words).device(ROCE).run(LIMIT)?.expect_success()?;
     nothing_left(lab.host(0))
 }
@@ -98,7 +93,7 @@ fn one_queue_pair_more_than_the_device_has_is_enomem() -> Result<(), Error> {
 #[test]
 fn an_overrun_completion_queue_is_told_and_ends_its_queue_pair() -> Result<(), Error> {
     let lab = lab()?;
-    let words = [&program("exhaust.c")?, "overrun"];
+    let words = [&compile_c("exhaust.c")?, "overrun"];
     for device in [ROCE, None] {
         lab.host(0).verbs(words).device(device).run(LIMIT)?.expect_success()?;
     }
@@ -109,7 +104,7 @@ fn an_overrun_completion_queue_is_told_and_ends_its_queue_pair() -> Result<(), E
 fn a_killed_process_leaves_nothing_in_the_broker() -> Result<(), Error> {
     let lab = lab()?;
     let host = lab.host(0);
-    let words = [&program("exhaust.c")?, "hold", "10000", "10000"];
+    let words = [&compile_c("exhaust.c")?, "hold", "10000", "10000"];
     let mut before = None;
     for _ in 0..3 {
         let holder = host.verbs(words).device(ROCE).spawn()?;
@@ -131,7 +126,7 @@ fn a_killed_process_leaves_nothing_in_the_broker() -> Result<(), Error> {
 #[test]
 fn a_peer_that_never_reads_costs_nobody_memory() -> Result<(), Error> {
     let lab = lab()?;
-    let program = program("mute.c")?;
+    let program = compile_c("mute.c")?;
     let server = lab.host(0).verbs([&program, "-s", "7000"]).device(ROCE).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
     let client = [&program, "-c", &lab.host(0).ipv4(0), "7000"];
@@ -181,7 +176,7 @@ fn cmtime_makes_a_thousand_connections() -> Result<(), Error> {
 
 /// Runs a client and returns what became of its connections.
 fn storm(lab: &Lab, mode: &str, port: &str, count: &str) -> Result<Finished, Error> {
-    let words = [&program("storm.c")?, mode, &lab.host(0).ipv4(0), port, count, "100"];
+    let words = [&compile_c("storm.c")?, mode, &lab.host(0).ipv4(0), port, count, "100"];
     lab.host(1).verbs(words).device(ROCE).run(LIMIT)?.expect_success()
 }
 
@@ -190,7 +185,7 @@ fn storm_server(lab: &Lab, mode: &str, port: &str) -> Result<Running, Error> {
 }
 
 fn storm_server_on(lab: &Lab, host: usize, mode: &str, port: &str) -> Result<Running, Error> {
-    let words = [&program("storm.c")?, mode, port];
+    let words = [&compile_c("storm.c")?, mode, port];
     let server = lab.host(host).verbs(words).device(ROCE).spawn()?;
     server.wait_line("listening", LIMIT)?;
     Ok(server)
@@ -216,7 +211,7 @@ fn a_thousand_idle_queue_pairs_over_four_paths_take_little_memory_and_the_probes
 -> Result<(), Error> {
     let links = 4;
     let lab = Lab::with(Options { links, ..Options::default() })?;
-    let (program, count) = (program("crowd.c")?, CROWD.to_string());
+    let (program, count) = (compile_c("crowd.c")?, CROWD.to_string());
     let server =
         lab.host(0).verbs([&program, "serve", "7000", &count]).device(Some("mp")).spawn()?;
     server.wait_line("listening", LIMIT)?;
@@ -310,7 +305,7 @@ fn a_listener_that_never_reads_is_bounded_and_its_death_frees_all() -> Result<()
     let before = resident_kib(broker)?;
     storm(&lab, "abort", "7001", "20000")?;
     // These connections wait for an answer that nobody gives, and the test ends them.
-    let words = [&program("storm.c")?, "connect", &lab.host(0).ipv4(0), "7001", "3000", "3000"];
+    let words = [&compile_c("storm.c")?, "connect", &lab.host(0).ipv4(0), "7001", "3000", "3000"];
     let waiting = lab.host(1).verbs(words).device(ROCE).spawn()?;
     until("the backlog to be full", LIMIT, || {
         waiting.expect_alive()?;

@@ -4,7 +4,6 @@
 use polypath_e2e::{
     Direction, End, Error, Finished, Host, Lab, Running, compile_c, pass, until, wait_failover,
 };
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A fault of the links while a program runs.
@@ -179,9 +178,7 @@ fn run_rping(fault: Fault) -> Result<(), Error> {
 /// Runs our own program, which checks each of its additions, messages, writes and reads.
 fn run_exact(fault: Fault, settings: &str) -> Result<(), Error> {
     let _share = polypath_e2e::share(FAULTY);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
-    let program = compile_c(&source)?;
-    let program = program.to_string_lossy();
+    let program = compile_c("exact.c")?;
     let lab = Lab::new()?;
     let seconds = (fault.duration() + AFTER).as_secs().to_string();
     let server =

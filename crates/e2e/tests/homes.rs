@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use polypath_e2e::{End, Error, Host, Lab, PATIENT, Program, Scratch, compile_own_c, share, until};
+use polypath_e2e::{End, Error, Host, Lab, PATIENT, Program, Scratch, compile_c, share, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Fewer bytes than this by a link are probes and answers, not the program's data.
@@ -64,7 +64,7 @@ impl Machine {
 /// The homes of the queue pairs that a program creates in these steps. Checks that their numbers name them.
 fn homes(members: &str, rule: &str, steps: &str) -> Result<Vec<u32>, Error> {
     let machine = Machine::new()?;
-    let program = compile_own_c("homes.c")?;
+    let program = compile_c("homes.c")?;
     let lab = Lab::new()?;
     // The steps name processors by their place.
     let step = |step: &str| match step.split_at(1) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{Error, Host, Lab, PATIENT, Running, compile_own_c, share, until};
+use polypath_e2e::{Error, Host, Lab, PATIENT, Running, compile_c, share, until};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -138,7 +138,7 @@ fn a_server_leaves_while_clients_come_and_go() -> Result<(), Error> {
 #[test]
 fn a_server_of_many_connections_leaves_with_all_of_them_or_not_at_all() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("crowd.c")?;
+    let program = compile_c("crowd.c")?;
     for (count, leaves) in [("150", true), ("170", false)] {
         let lab = Lab::new()?;
         let host = lab.host(0);

@@ -2,7 +2,6 @@
 //! that go away and come back under traffic.
 
 use polypath_e2e::{Error, Finished, Host, Lab, PATIENT, Running, compile_c, pass, share, until};
-use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -110,13 +109,12 @@ fn rping_verifies_its_data() -> Result<(), Error> {
 #[test]
 fn nothing_is_lost_when_paths_change_under_traffic() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_c(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c"))?;
-    let program = program.to_string_lossy();
+    let program = compile_c("exact.c")?;
     let lab = Lab::new()?;
     let host = lab.host(0);
-    let server = host.verbs([&*program, "-s", "7000"]).spawn()?;
+    let server = host.verbs([&program, "-s", "7000"]).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
-    let client = host.verbs([&*program, "-c", &host.ipv4(0), "7000", LONGEST]);
+    let client = host.verbs([&program, "-c", &host.ipv4(0), "7000", LONGEST]);
     let client = client.spawn()?;
     client.wait_line("connected", LIMIT)?;
     let both = [&server, &client];

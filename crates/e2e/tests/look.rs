@@ -1,7 +1,7 @@
 //! Programs that examine devices through files and netlink: those of libibumad and iproute2, shells,
 //! and programs that use every function of the C library for this.
 
-use polypath_e2e::{Error, Finished, Lab, PATIENT, compile_own_c, share};
+use polypath_e2e::{Error, Finished, Lab, PATIENT, compile_c, share};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -14,7 +14,7 @@ fn run(device: Option<&str>, program: &[&str]) -> Result<Finished, Error> {
 
 #[test]
 fn every_way_of_looking_around_sees_the_same() -> Result<(), Error> {
-    let program = compile_own_c("look.c")?;
+    let program = compile_c("look.c")?;
     run(None, &[&program, "mp0"])?.expect_line("all checks passed")?;
     run(Some("roce"), &[&program, "roce1"])?.expect_line("all checks passed").map(drop)
 }

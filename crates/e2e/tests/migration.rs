@@ -2,7 +2,7 @@
 //! themselves when a path fails, and when their program wants it. A program checks that each operation is
 //! executed exactly once.
 
-use polypath_e2e::{Direction, End, Error, Finished, Lab, Running, compile_own_c};
+use polypath_e2e::{Direction, End, Error, Finished, Lab, Running, compile_c};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Pair {
     }
 
     fn start_on(device: &str, seconds: u32, every: [Option<u32>; 2]) -> Result<Self, Error> {
-        let program = compile_own_c("exact.c")?;
+        let program = compile_c("exact.c")?;
         let lab = Lab::new()?;
         let paths = |host: usize| {
             let mut words = [0, 1].map(|link| lab.host(host).ipv4(link)).to_vec();
@@ -164,7 +164,7 @@ fn an_address_that_is_removed_is_left() -> Result<(), Error> {
 #[test]
 fn the_classic_program_migrates_to_another_port() -> Result<(), Error> {
     let _share = polypath_e2e::share(BUSY);
-    let program = compile_own_c("classic.c")?;
+    let program = compile_c("classic.c")?;
     let lab = Lab::new()?;
     let meet = lab.host(0).ipv4(0);
     let run = |host: usize, role: &str| {
@@ -188,7 +188,7 @@ fn the_classic_program_migrates_to_another_port() -> Result<(), Error> {
 #[test]
 fn each_change_of_the_migration_state_has_the_errno_of_the_table() -> Result<(), Error> {
     let _share = polypath_e2e::share(BUSY);
-    let program = compile_own_c("transitions.c")?;
+    let program = compile_c("transitions.c")?;
     let lab = Lab::new()?;
     let addresses = [0, 1].map(|link| lab.host(0).ipv4(link));
     let words = [&program, &addresses[0], &addresses[1]];

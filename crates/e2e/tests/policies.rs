@@ -1,7 +1,7 @@
 //! Policies by which the data of an unmodified program uses all paths.
 
 use polypath_e2e::{
-    Direction, Error, Finished, Host, Lab, PATIENT, Running, Scratch, compile_own_c, share, until,
+    Direction, Error, Finished, Host, Lab, PATIENT, Running, Scratch, compile_c, share, until,
 };
 use std::time::{Duration, Instant};
 
@@ -273,7 +273,7 @@ fn change_something(dice: &mut Dice, host: &Host, peer: &str, pid: &str) -> Resu
 fn nothing_is_lost_or_doubled_under_random_changes() -> Result<(), Error> {
     const WORK: Duration = Duration::from_secs(12);
     let _share = share(PATIENT);
-    let program = compile_own_c("exact.c")?;
+    let program = compile_c("exact.c")?;
     let lab = Lab::new()?;
     let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;

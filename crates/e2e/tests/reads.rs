@@ -1,7 +1,6 @@
 //! The data of READs that are posted together with requests that change the same memory.
 
 use polypath_e2e::{Error, Lab, PATIENT, compile_c, share};
-use std::path::Path;
 use std::time::Duration;
 
 /// The time limit for one run of the program.
@@ -14,8 +13,7 @@ const LOSS: &str = "-t raw -A PREROUTING -p udp --dport 4791 -m statistic --mode
 /// Runs the program between two hosts or on one, with loss if `lossy` and the machine can do it.
 fn run(device: Option<&str>, server: usize, lossy: bool) -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_c(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/reads.c"))?;
-    let program = program.to_string_lossy();
+    let program = compile_c("reads.c")?;
     let lab = Lab::new()?;
     if lossy {
         let words: Vec<&str> = LOSS.split_whitespace().collect();

@@ -1,12 +1,10 @@
 //! Kinds of memory regions that no packaged program uses. `c/regions.c` says what must hold.
 
 use polypath_e2e::{Error, Lab, compile_c};
-use std::path::Path;
 use std::time::Duration;
 
 fn regions_on(device: &str) -> Result<(), Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/regions.c");
-    let program = compile_c(&source)?;
+    let program = compile_c("regions.c")?;
     let _share = polypath_e2e::share(polypath_e2e::PATIENT);
     let lab = Lab::new()?;
     let run = lab.host(0).verbs([&program]).device(Some(device)).run(Duration::from_secs(30))?;

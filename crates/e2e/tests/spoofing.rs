@@ -2,7 +2,7 @@
 //! verified transfer. Only counters change. docs/security.md says against what a plain queue pair can't
 //! be defended.
 
-use polypath_e2e::{Error, Lab, Options, Running, compile_own_c, until};
+use polypath_e2e::{Error, Lab, Options, Running, compile_c, until};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -285,7 +285,7 @@ struct Target {
 
 impl Target {
     fn start(lab: &Lab, device: Option<&str>, words: &[&str]) -> Result<Self, Error> {
-        let program = compile_own_c("target.c")?;
+        let program = compile_c("target.c")?;
         let words = [&*program].into_iter().chain(words.iter().copied());
         let program = lab.host(0).verbs(words).device(device).spawn()?;
         let line = program.wait_line("queue pair", LIMIT)?.text;

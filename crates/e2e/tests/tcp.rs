@@ -4,7 +4,6 @@
 use polypath_e2e::{
     Error, Finished, Host, Lab, Options, PATIENT, Program, Running, compile_c, pass, share, until,
 };
-use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -120,11 +119,10 @@ fn mp(program: Program, settings: &str) -> Program {
 
 /// Starts the program that checks each addition, message, write and read, at both ends.
 fn exact(lab: &Lab, settings: &str) -> Result<[Running; 2], Error> {
-    let program = compile_c(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c"))?;
-    let program = program.to_string_lossy();
-    let server = mp(lab.host(0).verbs([&*program, "-s", "7000"]), settings).spawn()?;
+    let program = compile_c("exact.c")?;
+    let server = mp(lab.host(0).verbs([&program, "-s", "7000"]), settings).spawn()?;
     server.wait_tcp_listen(7000, LIMIT)?;
-    let client = lab.host(1).verbs([&*program, "-c", &lab.host(0).ipv4(0), "7000", LONGEST]);
+    let client = lab.host(1).verbs([&program, "-c", &lab.host(0).ipv4(0), "7000", LONGEST]);
     let client = mp(client, settings).spawn()?;
     client.wait_line("connected", LIMIT)?;
     Ok([server, client])

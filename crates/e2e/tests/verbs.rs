@@ -1,7 +1,6 @@
 //! Unmodified verbs programs of rdma-core.
 
-use polypath_e2e::{Case, End, Error, Lab, PATIENT, compile_c, compile_own_c, matrix, share};
-use std::path::Path;
+use polypath_e2e::{Case, End, Error, Lab, PATIENT, compile_c, matrix, share};
 use std::time::Duration;
 
 const ROUND_TRIPS: &[&str] = &["iters in"];
@@ -45,10 +44,9 @@ fn run_own(name: &str) -> Result<(), Error> {
 }
 
 fn run_own_for(name: &str, limit: Duration) -> Result<(), Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
-    let program = compile_c(&source)?;
+    let program = compile_c(&format!("{name}.c"))?;
     for device in [None, Some("roce")] {
-        let finished = run_for(&program.to_string_lossy(), device, limit)?;
+        let finished = run_for(&program, device, limit)?;
         finished.expect_line("checks passed")?;
     }
     Ok(())
@@ -89,7 +87,7 @@ fn datagrams_reach_any_number_of_destinations_and_none_is_too_long() -> Result<(
 #[test]
 fn queue_pairs_of_two_devices_in_one_group_hear_each_its_own_interface() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("groups.c")?;
+    let program = compile_c("groups.c")?;
     let lab = Lab::new()?;
     let _sender = lab.host(1).verbs([&*program, "send"]).device(Some("roce")).spawn()?;
     let receiver = lab.host(0).verbs([&*program, "receive"]).device(Some("roce"));
@@ -99,7 +97,7 @@ fn queue_pairs_of_two_devices_in_one_group_hear_each_its_own_interface() -> Resu
 #[test]
 fn a_program_that_had_no_descriptors_at_first_hears_of_links_later() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("starved.c")?;
+    let program = compile_c("starved.c")?;
     let lab = Lab::new()?;
     let programs = lab.host(0).verbs([&*program]).device(Some("roce:eth0")).spawn()?;
     programs.wait_line("all are ready", Duration::from_secs(60))?;
@@ -148,7 +146,7 @@ fn devinfo_shows_an_active_port_and_the_gids_in_rxe_order() -> Result<(), Error>
 /// acknowledgement nevertheless.
 fn the_last_message_is_acknowledged(way: &str) -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("last.c")?;
+    let program = compile_c("last.c")?;
     let lab = Lab::new()?;
     for _ in 0..5 {
         let run = lab.host(0).verbs([&*program, way]).device(Some("roce"));
@@ -172,7 +170,7 @@ fn a_message_is_acknowledged_before_its_receiver_is_destroyed() -> Result<(), Er
 #[test]
 fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("unpolled.c")?;
+    let program = compile_c("unpolled.c")?;
     let lab = Lab::new()?;
     for (device, busy_poll) in [("roce", "0"), ("roce", "100"), ("mp", "1000")] {
         for words in [&[&*program, "2000"][..], &[&*program, "2000", "one"]] {
@@ -187,7 +185,7 @@ fn messages_go_on_although_nobody_polls_a_completion_queue() -> Result<(), Error
 #[test]
 fn threads_wait_for_events_in_every_way() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("waiting.c")?;
+    let program = compile_c("waiting.c")?;
     let lab = Lab::new()?;
     for (device, busy_poll) in [("roce", "0"), ("mp", "100"), ("roce", "1000")] {
         let run = lab.host(0).verbs([&*program, "2000"]).device(Some(device));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polypath_e2e::{End, Error, Lab, PATIENT, Running, compile_own_c, share, until};
+use polypath_e2e::{End, Error, Lab, PATIENT, Running, compile_c, share, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -26,7 +26,7 @@ fn expect(programs: &[Running; 2], wanted: &[String; 2]) -> Result<(), Error> {
 #[test]
 fn a_program_follows_its_path_set_and_moves_its_queue_pair() -> Result<(), Error> {
     let _share = share(PATIENT);
-    let program = compile_own_c("view.c")?;
+    let program = compile_c("view.c")?;
     for policy in ["balance", "active-backup"] {
         let lab = Lab::new()?;
         let settings = format!("policy={policy}");

@@ -55,8 +55,7 @@ impl Broker {
             Err(Stays::Unknown) => return self.counters.rendezvous_unknown += 1,
         };
         self.counters.rendezvous_passed_on += 1;
-        let ours = self.host.has_address(to.remote);
-        let through = if ours { 0 } else { to.ifindex };
+        let through = self.host.forces(to.local, to.remote, to.ifindex);
         if let Err(error) = self.qp1.pass_on(to.local, to.remote, through, &packet)
             && error.to_string() != self.last_send_error
         {
@@ -89,8 +88,7 @@ impl Broker {
     }
 
     pub(super) fn send_mad_by_udp(&mut self, mad: &OutgoingMad) -> io::Result<()> {
-        let through = qp1::through(mad, self.host.has_address(mad.remote));
-        let through = self.host.leaves_by(mad.local, through);
+        let through = self.host.forces(mad.local, mad.remote, mad.ifindex);
         let sent = self.qp1.send(mad, through);
         match &sent {
             Ok(()) => self.counters.qp1_mads_sent += 1,

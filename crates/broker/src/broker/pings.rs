@@ -57,8 +57,7 @@ impl Broker {
         let padding = usize::from(ping.payload).min(PADDED_MAX).saturating_sub(MAD_LEN);
         let mad = pings::question(number);
         let packet = qp1::build_padded(ping.local, ping.remote, port, &mad, padding);
-        let through = if self.host.has_address(ping.remote) { 0 } else { ping.ifindex };
-        let through = self.host.leaves_by(ping.local, through);
+        let through = self.host.forces(ping.local, ping.remote, ping.ifindex);
         own.send(&packet, to, ping.local, through, 0)?;
         self.epoll.add(errors.as_fd(), token(PING, number), Interest::HangUp)?;
         Ok(PingSocket { _own: own, errors })
@@ -77,9 +76,8 @@ impl Broker {
     pub(super) fn is_ping(&mut self, from: &polypath_cm::MadAddress, mad: &[u8]) -> bool {
         if let Some(answer) = pings::answer(mad) {
             let (local, remote) = (from.local, from.remote);
-            let ifindex = if self.host.has_address(remote) { 0 } else { from.ifindex };
-            let ifindex = self.host.leaves_by(local, ifindex);
-            if self.qp1.answer(local, remote, ifindex, &answer).is_err() {
+            let through = self.host.forces(local, remote, from.ifindex);
+            if self.qp1.answer(local, remote, through, &answer).is_err() {
                 self.counters.qp1_mads_send_failed += 1;
             }
             return true;

@@ -5,7 +5,7 @@ use super::LIMIT;
 use polypath_e2e::{
     Direction, Error, Lab, PATIENT, Running, Scratch, compile_c_with, pass, share, until,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,7 @@ fn start(
         Mpi::Open => "mpicc.openmpi",
         Mpi::Mpich => "mpicc.mpich",
     };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/mpi.c");
-    let program = compile_c_with(compiler, &source)?.to_string_lossy().into_owned();
+    let program = compile_c_with(compiler, "mpi.c")?;
     let agent = agent(lab, scratch)?.to_string_lossy().into_owned();
     let addresses = [lab.host(0).ipv4(1), lab.host(1).ipv4(1)];
     let words = match mpi {

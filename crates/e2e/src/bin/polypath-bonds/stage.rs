@@ -3,7 +3,7 @@
 use polypath_e2e::guest::{self, Answer, Guest, Image, Kernel, Machine, Problem};
 use polypath_e2e::{Lab, Options, Scratch, compile_c, pass};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The number of cables. A bond has all of them, or the first two.
@@ -16,8 +16,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 /// What the guests do first.
 const INIT: &str = include_str!("init.sh");
-/// The program that measures gaps.
-const FLOWS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/flows.c");
 
 const MODULES: [&str; 9] = [
     "virtio_pci",
@@ -99,7 +97,7 @@ impl Stage {
     pub(crate) fn boot(kernel: &Kernel, directory: &Path) -> Result<Self, Problem> {
         let initramfs = directory.join("initramfs");
         let ours = guest::stripped(directory)?;
-        let flows = compile_c(Path::new(FLOWS))?;
+        let flows = PathBuf::from(compile_c("flows.c")?);
         let extra = [ours[0].as_path(), ours[1].as_path(), flows.as_path()];
         Image { init: INIT, modules: &MODULES, later: &LATER, files: &FILES, extra: &extra }
             .build(&initramfs, kernel)?;

@@ -5,7 +5,6 @@ use crate::view::View;
 use polypath_e2e::{
     Direction, End, Error, Finished, Flow, Lab, Running, compile_c, longest_gap, pass, until,
 };
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,9 +84,7 @@ impl Act {
                 Ok((server, lab.host(1).verbs(words).spawn()?))
             }
             Self::Exact => {
-                let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/exact.c");
-                let program = compile_c(&source)?;
-                let program = program.to_string_lossy();
+                let program = compile_c("exact.c")?;
                 let server = lab.host(0).verbs([&*program, "-s", "7000"]).spawn()?;
                 server.wait_tcp_listen(7000, LIMIT)?;
                 let client = [&*program, "-c", &meet, "7000", &seconds];

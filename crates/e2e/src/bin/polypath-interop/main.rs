@@ -33,9 +33,6 @@ const USAGE: &str = "usage: polypath-interop [--only TEXT] [--no-programs] [--no
     [--complete] [--minutes N] [--directory PATH] [--update-docs]";
 /// The page with the known differences and the last result.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md");
-/// The program whose requests must fail.
-const STATUSES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/c/statuses.c");
-
 /// What to run, from the command line.
 #[derive(Debug)]
 struct Wishes {
@@ -114,7 +111,7 @@ fn run(wishes: &Wishes) -> Result<bool, Problem> {
     can_run()?;
     let directory = directory(wishes)?;
     let kernel = Kernel::get(&directory.join("kernels"))?;
-    let program = compile_c(Path::new(STATUSES))?;
+    let program = PathBuf::from(compile_c("statuses.c")?);
     let initramfs = directory.join("initramfs");
     let lab = Lab::with(Options { links: 1, ..Options::default() })?;
     let guest = peer::boot(&lab, &kernel, &initramfs, &program)?;
