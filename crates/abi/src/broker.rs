@@ -1,12 +1,84 @@
 //! The process's connection to the broker for what the engine does not handle: the CM device, and
 //! the table of interfaces for the made-up files.
+//!
+//! If the broker is killed, another one takes its place and keeps the open CM files. Programs may do nothing but wait
+//! for events meanwhile, so a thread waits for the end of the connection and makes another one.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 use polypath_ipc::{Client, Hello, IpcError};
 
 use crate::lock::Lock;
+use crate::{guard, ucma};
+
+/// How long the broker's successor is waited for before another broker is started, and the pause between two
+/// attempts.
+const SUCCESSION: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The connection. It is made at its first use, and again in a child and after the broker was gone.
-pub(crate) static CLIENT: Lock<Option<Client>> = Lock::new(None);
+pub(crate) static CLIENT: Lock<Option<Link>> = Lock::new(None);
+
+/// A connection, which is at its end when this is dropped, even if a thread waits for that.
+pub(crate) struct Link {
+    client: Client,
+    owner: u32,
+    /// Tells that the thread that waits for the end waits no more.
+    watched: Option<Receiver<()>>,
+}
+
+impl Link {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, owner: std::process::id(), watched: None }
+    }
+
+    /// Lets a thread wait for the end of the connection.
+    pub(crate) fn watch(&mut self) {
+        if self.watched.is_some() {
+            return;
+        }
+        let Ok(end) = self.client.hang_up() else { return };
+        let (over, watched) = sync_channel(1);
+        let body = move || {
+            end.wait();
+            drop(end);
+            let _ = over.send(());
+            guard::run((), renew);
+        };
+        if polypath_engine::spawn("polypath-cm-end", body).is_ok() {
+            self.watched = Some(watched);
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // In a child, the connection is its parent's.
+        if self.owner == std::process::id() {
+            self.client.end();
+            if let Some(watched) = self.watched.take() {
+                // The thread has a copy of the descriptor. A checkpoint must find none.
+                let _ = watched.recv();
+            }
+        }
+    }
+}
+
+impl Deref for Link {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for Link {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
 
 /// Asks the broker something. If `again` is set, the request may be sent on another connection if
 /// this one turns out to be unusable.
@@ -15,6 +87,9 @@ pub(crate) fn ask<T>(
     question: impl Fn(&mut Client) -> Result<T, IpcError>,
 ) -> Result<T, IpcError> {
     let mut client = CLIENT.lock();
+    if client.as_ref().is_some_and(|open| open.is_over()) {
+        *client = None;
+    }
     if let Some(open) = client.as_mut() {
         match question(open) {
             Err(IpcError::Refused { errno, text }) => {
@@ -32,11 +107,50 @@ pub(crate) fn ask<T>(
             return Err(IpcError::Closed);
         }
     }
-    question(client.insert(connect()?))
+    question(client.insert(go_on()?))
+}
+
+/// Makes another connection if this one is at its end and CM files are open.
+fn renew() {
+    let mut client = CLIENT.lock();
+    if client.as_ref().is_some_and(|open| open.is_over()) {
+        *client = None;
+        if ucma::any_open() {
+            *client = go_on().ok();
+        }
+    }
+}
+
+/// Another connection, by which the open CM files go on.
+fn go_on() -> Result<Link, IpcError> {
+    if !ucma::any_open() {
+        return connect().map(Link::new);
+    }
+    let mut link = Link::new(successor()?);
+    ucma::resume(&mut link);
+    link.watch();
+    Ok(link)
+}
+
+/// A connection to the broker that has taken the place of one that was killed. If there is none, one is started.
+fn successor() -> Result<Client, IpcError> {
+    let until = Instant::now() + SUCCESSION;
+    let hello = hello();
+    while Instant::now() < until {
+        match Client::connect(&hello) {
+            Err(IpcError::NoBroker | IpcError::Closed) => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    connect()
 }
 
 /// Another connection.
 pub(crate) fn connect() -> Result<Client, IpcError> {
+    Client::connect_or_start(&hello())
+}
+
+fn hello() -> Hello {
     let selection = std::env::var("POLYPATH_DEVICE").unwrap_or_default();
-    Client::connect_or_start(&Hello::of_this_process(&selection))
+    Hello::of_this_process(&selection)
 }

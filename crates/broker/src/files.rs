@@ -1,10 +1,10 @@
 //! CM files, from which processes read their events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use polypath_cm::FileId;
+use polypath_cm::{FileId, KeptId};
 use polypath_ipc::socket;
 
 use crate::sys::{set_nonblocking, would_block};
@@ -17,8 +17,9 @@ pub(crate) const FILES_MAX: usize = 1024;
 pub(crate) struct File {
     /// The broker's end of the event socket.
     socket: OwnedFd,
-    /// The connection that opened it.
+    /// The connection that opened it, and its process.
     pub(crate) connection: u64,
+    pid: u32,
     /// An event that did not fit into the socket. While there is one, no more are taken from the
     /// CM.
     stuck: Option<Vec<u8>>,
@@ -35,11 +36,25 @@ impl File {
     }
 }
 
+/// A file that a killed broker has left, until its process has connected to this one.
+#[derive(Debug)]
+pub(crate) struct LeftFile {
+    /// Its process.
+    pub(crate) pid: u32,
+    /// The broker's end of the event socket.
+    pub(crate) socket: OwnedFd,
+    /// What was written down of its ids.
+    pub(crate) ids: Vec<KeptId>,
+}
+
 /// All files.
 #[derive(Debug)]
 pub(crate) struct Files {
     files: BTreeMap<FileId, File>,
+    left: BTreeMap<FileId, LeftFile>,
     last: u32,
+    /// The number of changes of which files there are.
+    revision: u64,
 }
 
 /// The result of delivering an event.
@@ -57,19 +72,63 @@ impl Files {
     /// `last`: the number before that of the first file. Files keep their numbers when they move between
     /// hosts, so it is random.
     pub(crate) fn new(last: u32) -> Self {
-        Self { files: BTreeMap::new(), last }
+        Self { files: BTreeMap::new(), left: BTreeMap::new(), last, revision: 0 }
+    }
+
+    fn insert(&mut self, id: FileId, socket: OwnedFd, (connection, pid): (u64, u32)) {
+        self.files.insert(id, File { socket, connection, pid, stuck: None });
+        self.revision += 1;
+    }
+
+    /// A number that changes whenever files come or go.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// All files with their processes and this end of their event sockets, also those that were left.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (FileId, u32, BorrowedFd<'_>)> {
+        let open = self.files.iter().map(|(id, file)| (*id, file.pid, file.socket.as_fd()));
+        let left = self.left.iter().map(|(id, file)| (*id, file.pid, file.socket.as_fd()));
+        open.chain(left)
+    }
+
+    /// Adds a file that a killed broker has left.
+    pub(crate) fn leave(&mut self, id: FileId, left: LeftFile) {
+        self.left.insert(id, left);
+        self.revision += 1;
+    }
+
+    /// Takes a file that was left, for its process, which has connected, or because its process has closed it
+    /// (`pid` is `None`).
+    pub(crate) fn take_left(&mut self, id: FileId, pid: Option<u32>) -> Option<LeftFile> {
+        let left = self.left.get(&id)?;
+        if pid.is_some_and(|pid| pid != left.pid) {
+            return None;
+        }
+        self.revision += 1;
+        self.left.remove(&id)
+    }
+
+    /// The files that a process has left and not taken back.
+    pub(crate) fn left_of(&self, pid: u32) -> Vec<FileId> {
+        self.left.iter().filter(|(_, left)| left.pid == pid).map(|(id, _)| *id).collect()
+    }
+
+    /// The processes that have left files and not taken them back.
+    pub(crate) fn left_by(&self) -> BTreeSet<u32> {
+        self.left.values().map(|left| left.pid).collect()
     }
 
     /// Opens a file. Returns its number and the application's end of the event socket.
     ///
     /// # Errors
     /// `EMFILE` if the connection has too many files; otherwise those of `socketpair(2)`.
-    pub(crate) fn open(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
+    pub(crate) fn open(&mut self, connection: u64, pid: u32) -> io::Result<(FileId, OwnedFd)> {
         self.check_room(connection)?;
         let (ours, theirs) = socket::pair()?;
         set_nonblocking(ours.as_fd())?;
         let id = self.free_number();
-        self.files.insert(id, File { socket: ours, connection, stuck: None });
+        self.insert(id, ours, (connection, pid));
         Ok((id, theirs))
     }
 
@@ -81,17 +140,23 @@ impl Files {
         Err(io::Error::from_raw_os_error(libc::EMFILE))
     }
 
-    /// Adds a file that has come from another broker, with this broker's end of its event socket.
+    /// Adds a file that has come from another broker, with this broker's end of its event socket, for a
+    /// connection and its process.
     ///
     /// # Errors
     /// `EADDRINUSE` if another one has the number, `EMFILE` if the connection has too many files.
-    pub(crate) fn put(&mut self, id: FileId, connection: u64, socket: OwnedFd) -> io::Result<()> {
+    pub(crate) fn put(
+        &mut self,
+        id: FileId,
+        (connection, pid): (u64, u32),
+        socket: OwnedFd,
+    ) -> io::Result<()> {
         self.check_room(connection)?;
-        if self.files.contains_key(&id) {
+        if !self.is_free(id) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
         set_nonblocking(socket.as_fd())?;
-        self.files.insert(id, File { socket, connection, stuck: None });
+        self.insert(id, socket, (connection, pid));
         Ok(())
     }
 
@@ -101,10 +166,14 @@ impl Files {
         loop {
             self.last = self.last.wrapping_add(1);
             let id = FileId(self.last);
-            if self.last != 0 && !self.files.contains_key(&id) {
+            if self.last != 0 && self.is_free(id) {
                 return id;
             }
         }
+    }
+
+    fn is_free(&self, id: FileId) -> bool {
+        !self.files.contains_key(&id) && !self.left.contains_key(&id)
     }
 
     pub(crate) fn get(&self, id: FileId) -> Option<&File> {
@@ -113,7 +182,9 @@ impl Files {
 
     /// Removes a file.
     pub(crate) fn remove(&mut self, id: FileId) -> Option<File> {
-        self.files.remove(&id)
+        let removed = self.files.remove(&id);
+        self.revision += u64::from(removed.is_some());
+        removed
     }
 
     /// The files of a connection.
@@ -168,7 +239,7 @@ mod tests {
     #[test]
     fn events_arrive_in_order_even_if_one_gets_stuck() {
         let mut files = Files::new(0);
-        let (id, theirs) = files.open(1).unwrap();
+        let (id, theirs) = files.open(1, 100).unwrap();
         let mut sent = 0_u32;
         while files.deliver(id, sent.to_ne_bytes().to_vec()) == Delivery::Sent {
             sent += 1;
@@ -189,11 +260,29 @@ mod tests {
     #[test]
     fn a_connection_has_a_limit_of_files() {
         let mut files = Files::new(0);
-        let open: Vec<_> = (0..FILES_MAX).map_while(|_| files.open(1).ok()).collect();
+        let open: Vec<_> = (0..FILES_MAX).map_while(|_| files.open(1, 100).ok()).collect();
         if open.len() == FILES_MAX {
-            assert_eq!(files.open(1).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+            assert_eq!(files.open(1, 100).unwrap_err().raw_os_error(), Some(libc::EMFILE));
             files.remove(FileId(1));
-            assert!(files.open(1).is_ok());
+            assert!(files.open(1, 100).is_ok());
         }
+    }
+
+    #[test]
+    fn a_file_that_was_left_goes_to_its_process_only_and_keeps_its_number() {
+        let mut files = Files::new(6);
+        let (socket, _theirs) = socket::pair().unwrap();
+        files.leave(FileId(7), LeftFile { pid: 100, socket, ids: Vec::new() });
+        assert_eq!((files.left_by(), files.left_of(100)), ([100].into(), vec![FileId(7)]));
+        let (new, _other) = files.open(1, 200).unwrap();
+        assert_eq!(new, FileId(8), "7 is taken");
+        let all: Vec<_> = files.all().map(|(id, pid, _)| (id.0, pid)).collect();
+        assert_eq!(all, [(8, 200), (7, 100)]);
+        assert!(files.take_left(FileId(7), Some(200)).is_none());
+        let left = files.take_left(FileId(7), Some(100)).unwrap();
+        assert!(files.take_left(FileId(7), Some(100)).is_none());
+        let revision = files.revision();
+        files.put(FileId(7), (2, 100), left.socket).unwrap();
+        assert!(files.get(FileId(7)).is_some() && files.revision() != revision);
     }
 }

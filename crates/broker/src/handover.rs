@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use polypath_cm::FileId;
 use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::Ledger;
 use crate::options::Manner;
 
 /// The state that a broker needs to take another one's place.
@@ -27,4 +29,8 @@ pub(crate) struct Handover {
     pub(crate) state: State,
     /// All sockets of the group, in the order in which they were bound.
     pub(crate) sockets: Vec<OwnedFd>,
+    /// The CM files: the processes that opened them, and the broker's ends of their event sockets.
+    pub(crate) files: BTreeMap<FileId, (u32, OwnedFd)>,
+    /// What is written down of their ids.
+    pub(crate) ledger: Option<Ledger>,
 }

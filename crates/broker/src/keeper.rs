@@ -8,18 +8,23 @@
 //! keeper. Packets for the programs arrive meanwhile, and the programs connect again
 //! ([`orphans`](crate::broker)).
 //!
-//! The ids of the connection manager are lost, because they are in the broker's memory.
+//! It also has what the broker has written down of ids of the connection manager ([`ledger`](crate::ledger)), and
+//! the sockets by which programs get their events.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use polypath_cm::FileId;
 use polypath_ipc::message::{self, MESSAGE_MAX};
 use polypath_ipc::socket;
 use polypath_topology::Table;
 use serde::{Deserialize, Serialize};
 
+use crate::files::Files;
 use crate::handover::{Handover, State};
+use crate::ledger::Ledger;
 use crate::log::log;
 use crate::options::Manner;
 use crate::slots::Slots;
@@ -41,6 +46,12 @@ enum Word {
     Socket,
     /// This replaces the previous state.
     State(State),
+    /// The ledger comes with this message.
+    Ledger,
+    /// The broker's end of a CM file's event socket comes with this message.
+    File { file: FileId, pid: u32 },
+    /// A CM file was closed.
+    FileClosed { file: FileId },
     /// The broker ends normally.
     Farewell,
 }
@@ -53,6 +64,21 @@ pub(crate) struct Keeper {
     sockets: usize,
     /// The slots' revision and the table's generation that the keeper was told last.
     told: Option<(u64, u64)>,
+    /// Whether the keeper has the ledger.
+    has_ledger: bool,
+    /// The CM files that the keeper knows, and their revision.
+    files: BTreeSet<FileId>,
+    files_told: u64,
+}
+
+/// What a keeper must know.
+#[derive(Clone, Copy)]
+pub(crate) struct Estate<'a> {
+    pub(crate) slots: &'a Slots,
+    pub(crate) table: &'a Table,
+    pub(crate) manner: Manner,
+    pub(crate) files: &'a Files,
+    pub(crate) ledger: Option<&'a Ledger>,
 }
 
 impl Keeper {
@@ -68,19 +94,23 @@ impl Keeper {
     }
 
     fn on(channel: OwnedFd) -> Self {
-        Self { channel, sockets: 0, told: None }
+        let (told, files) = (None, BTreeSet::new());
+        Self { channel, sockets: 0, told, has_ledger: false, files, files_told: 0 }
     }
 
     /// Tells the keeper what has changed.
     ///
     /// # Errors
     /// The keeper is gone.
-    pub(crate) fn remember(
-        &mut self,
-        slots: &Slots,
-        table: &Table,
-        manner: Manner,
-    ) -> io::Result<()> {
+    pub(crate) fn remember(&mut self, estate: Estate<'_>) -> io::Result<()> {
+        let Estate { slots, table, manner, files, ledger } = estate;
+        if let Some(ledger) = ledger.filter(|_| !self.has_ledger) {
+            self.say(&Word::Ledger, Some(ledger.as_fd()))?;
+            self.has_ledger = true;
+        }
+        if self.files_told != files.revision() {
+            self.tell_files(files)?;
+        }
         let revision = (slots.revision(), table.generation);
         if self.told == Some(revision) {
             return Ok(());
@@ -88,6 +118,25 @@ impl Keeper {
         self.pass_on(slots.sockets())?;
         self.say(&Word::State(state_of(slots, table, manner)), None)?;
         self.told = Some(revision);
+        Ok(())
+    }
+
+    fn tell_files(&mut self, files: &Files) -> io::Result<()> {
+        let known: BTreeMap<FileId, _> =
+            files.all().map(|(file, pid, socket)| (file, (pid, socket))).collect();
+        for file in std::mem::take(&mut self.files) {
+            if known.contains_key(&file) {
+                self.files.insert(file);
+            } else {
+                self.say(&Word::FileClosed { file }, None)?;
+            }
+        }
+        for (&file, &(pid, socket)) in &known {
+            if self.files.insert(file) {
+                self.say(&Word::File { file, pid }, Some(socket))?;
+            }
+        }
+        self.files_told = files.revision();
         Ok(())
     }
 
@@ -124,7 +173,8 @@ fn keep(channel: OwnedFd, succeed: fn(Handover)) -> ! {
     if let Some(handover) = wait(&channel) {
         drop(channel);
         process::set_name(BROKER_NAME);
-        log!("the broker is gone; taking its place for {} slots", handover.state.owners.len());
+        let (slots, files) = (handover.state.owners.len(), handover.files.len());
+        log!("the broker is gone; taking its place for {slots} slots and {files} CM files");
         succeed(handover);
     }
     std::process::exit(0)
@@ -133,8 +183,8 @@ fn keep(channel: OwnedFd, succeed: fn(Handover)) -> ! {
 /// Receives messages until the broker is gone. `None` if nothing must be done.
 fn wait(channel: &OwnedFd) -> Option<Handover> {
     let mut buffer = vec![0; MESSAGE_MAX];
-    let mut sockets = Vec::new();
-    let mut state: Option<State> = None;
+    let (mut sockets, mut files) = (Vec::new(), BTreeMap::new());
+    let (mut state, mut ledger): (Option<State>, _) = (None, None);
     loop {
         let got = match socket::receive(channel.as_fd(), &mut buffer) {
             Ok(got) if got.len > 0 => got,
@@ -143,12 +193,20 @@ fn wait(channel: &OwnedFd) -> Option<Handover> {
         match (message::decode(&buffer[..got.len]), got.fd) {
             (Ok(Word::Socket), Some(socket)) => sockets.push(socket),
             (Ok(Word::State(new)), _) => state = Some(new),
+            (Ok(Word::Ledger), Some(memory)) => ledger = Some(Ledger::left(memory)),
+            (Ok(Word::File { file, pid }), Some(socket)) => {
+                files.insert(file, (pid, socket));
+            }
+            // Out of descriptors: what it is about is lost if the broker is killed.
+            (Ok(Word::Ledger | Word::File { .. }), None) => {}
+            (Ok(Word::FileClosed { file }), _) => drop(files.remove(&file)),
             (Ok(Word::Farewell), _) => return None,
             // The keeper is out of descriptors. A socket that is missing now can never be restored.
             _ => return None,
         }
     }
-    state.filter(|state| !state.owners.is_empty()).map(|state| Handover { state, sockets })
+    let state = state.filter(|state| !(state.owners.is_empty() && files.is_empty()))?;
+    Some(Handover { state, sockets, files, ledger })
 }
 
 #[cfg(test)]
@@ -198,5 +256,34 @@ mod tests {
         keeper.say(&state(&[]), None).unwrap();
         drop(keeper);
         assert!(wait(&channel).is_none());
+    }
+
+    #[test]
+    fn cm_files_are_left_with_what_is_written_down_of_them() {
+        let (mut keeper, channel) = broker();
+        let (mut files, ledger) = (Files::new(0), Ledger::new().unwrap());
+        let mut theirs = Vec::new();
+        let mut open = |files: &mut Files, pid| {
+            let (id, socket) = files.open(1, pid).unwrap();
+            theirs.push(socket);
+            id
+        };
+        let (first, second) = (open(&mut files, 100), open(&mut files, 200));
+        keeper.say(&Word::Ledger, Some(ledger.as_fd())).unwrap();
+        keeper.tell_files(&files).unwrap();
+        files.remove(first);
+        let third = open(&mut files, 300);
+        keeper.tell_files(&files).unwrap();
+        keeper.say(&state(&[]), None).unwrap();
+        drop((keeper, files));
+        let handover = wait(&channel).unwrap();
+        let pids: Vec<_> = handover.files.iter().map(|(id, (pid, _))| (*id, *pid)).collect();
+        assert_eq!(pids, [(second, 200), (third, 300)]);
+        assert!(handover.ledger.is_some_and(|ledger| ledger.read().is_empty()));
+        // The keeper's copies keep the sockets alive, except for the one of the file that was closed.
+        let mut buffer = [0; 1];
+        assert_eq!(socket::receive(theirs[0].as_fd(), &mut buffer).unwrap().len, 0, "closed");
+        drop(handover.files);
+        assert_eq!(socket::receive(theirs[2].as_fd(), &mut buffer).unwrap().len, 0);
     }
 }

@@ -31,6 +31,7 @@ mod handover;
 mod host;
 mod keeper;
 mod lacp;
+mod ledger;
 mod log;
 mod mad_streams;
 mod memberships;

@@ -105,9 +105,9 @@ impl Slots {
     }
 
     /// Takes over the sockets of a broker that was killed.
-    pub(crate) fn inherit(handover: Handover) -> Result<Self, PortError> {
-        let Handover { state, sockets } = handover;
-        let mut sockets = sockets.into_iter().map(UdpSocket::from);
+    pub(crate) fn inherit(handover: &mut Handover) -> Result<Self, PortError> {
+        let Handover { state, sockets, .. } = handover;
+        let mut sockets = std::mem::take(sockets).into_iter().map(UdpSocket::from);
         let missing = || PortError::Io(io::ErrorKind::UnexpectedEof.into());
         let mut next = || sockets.next().ok_or_else(missing);
         let (own, sink, multicast_guard) = (next()?, next()?, next()?);

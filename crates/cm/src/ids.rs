@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use polypath_wire::cm::{PortSpace, service_id};
 
@@ -187,12 +187,26 @@ pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 pub(crate) struct IdTable {
     ids: BTreeMap<u32, CmId>,
     next: u32,
+    /// The ids that may have changed, if that is to be known.
+    changed: Option<BTreeSet<u32>>,
 }
 
 impl IdTable {
-    /// A table whose first id has this number, modulo 65,536.
-    pub(crate) fn new(first: u32) -> Self {
-        Self { ids: BTreeMap::new(), next: first & ID_MAX }
+    /// A table whose first id has this number, modulo 65,536. `keeps` says whether changes are noted.
+    pub(crate) fn new(first: u32, keeps: bool) -> Self {
+        let changed = keeps.then(BTreeSet::new);
+        Self { ids: BTreeMap::new(), next: first & ID_MAX, changed }
+    }
+
+    fn note(&mut self, id: u32) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(id);
+        }
+    }
+
+    /// The ids that may have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<u32> {
+        self.changed.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Whether a number is one of an id, and no id here has it.
@@ -202,6 +216,7 @@ impl IdTable {
 
     /// Adds an id with the number that it has, which [is free](Self::is_free).
     pub(crate) fn put(&mut self, id: CmId) {
+        self.note(id.id);
         self.ids.insert(id.id, id);
     }
 
@@ -235,6 +250,7 @@ impl IdTable {
         }
         let id = self.next;
         self.next = (self.next + 1) & ID_MAX;
+        self.note(id);
         Ok(self.ids.entry(id).or_insert_with(|| CmId {
             id,
             file,
@@ -265,6 +281,7 @@ impl IdTable {
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<CmId> {
+        self.note(id);
         self.ids.remove(&id)
     }
 
@@ -273,12 +290,14 @@ impl IdTable {
     }
 
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut CmId> {
+        self.note(id);
         self.ids.get_mut(&id)
     }
 
     /// The id that a file names in a command: ENOENT if there is none, EINVAL if another file holds
     /// it.
     pub(crate) fn named(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
+        self.note(id);
         match self.ids.get_mut(&id) {
             Some(found) if found.file == file => Ok(found),
             Some(_) => Err(errno::EINVAL),
@@ -307,7 +326,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "counts through all numbers, which takes Miri hours")]
     fn numbers_of_destroyed_ids_rest_before_they_are_used_again() {
-        let mut ids = IdTable::new(0);
+        let mut ids = IdTable::new(0, false);
         let mut new = || {
             let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
             ids.remove(id);
@@ -322,7 +341,7 @@ mod tests {
 
     #[test]
     fn an_id_of_another_file_can_not_be_named() {
-        let mut ids = IdTable::new(0);
+        let mut ids = IdTable::new(0, false);
         let id = ids.insert(FileId(1), ClientId(1), PortSpace::Tcp, QpType::Rc, 0).unwrap().id;
         assert!(ids.named(FileId(1), id).is_ok());
         assert_eq!(ids.named(FileId(2), id).err(), Some(errno::EINVAL));

@@ -38,6 +38,7 @@ mod errno;
 mod files;
 mod ibcm;
 mod ids;
+mod kept;
 mod moving;
 mod path;
 mod ports;
@@ -50,6 +51,7 @@ use std::collections::VecDeque;
 pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
+pub use kept::{KEPT_MEMBERSHIPS_MAX, KeptId};
 pub use moving::{CantMove, MOVABLE_IDS_MAX, MovedFile};
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
@@ -74,6 +76,8 @@ pub struct CmConfig {
     /// Largest backlog of a listening id, also the one used for a backlog of zero
     /// (`net.rdma_ucm.max_backlog`).
     pub max_backlog: u32,
+    /// Whether changes of ids are noted for [`Cm::take_changed_ids`], which has to be called then.
+    pub keeps: bool,
     /// The ports that binds to port 0 choose from (`net.ipv4.ip_local_port_range`).
     pub ephemeral_ports: RangeInclusive<u16>,
 }
@@ -88,6 +92,7 @@ impl Default for CmConfig {
             max_events_per_file: 16_384,
             max_queued_mads: 65_536,
             max_backlog: 1024,
+            keeps: false,
             ephemeral_ports: 32_768..=60_999,
         }
     }
@@ -126,14 +131,14 @@ impl Cm {
     /// first PSNs; it must be unpredictable in production.
     pub fn new(config: CmConfig, random: impl FnMut() -> u32 + Send + 'static) -> Self {
         let (connections, mads) = (config.max_connections, config.max_queued_mads);
-        let first_id = config.first_id;
+        let (first_id, keeps) = (config.first_id, config.keeps);
         Self {
             config,
             files: files::FileTable::default(),
-            ids: ids::IdTable::new(first_id),
+            ids: ids::IdTable::new(first_id, keeps),
             ports: ports::PortTable::default(),
             memberships: cma::multicast::MembershipTable::default(),
-            ib: ibcm::Connections::new(connections, mads, Box::new(random)),
+            ib: ibcm::Connections::new(connections, mads, keeps, Box::new(random)),
             early: early::Waiting::default(),
             orders: VecDeque::new(),
             turns: cma::balance::Turns::default(),

@@ -14,8 +14,8 @@ use crate::ids::{Attachment, CmId};
 /// version.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MovedFile {
-    ids: Vec<CmId>,
-    connections: Vec<Connection>,
+    pub(crate) ids: Vec<CmId>,
+    pub(crate) connections: Vec<Connection>,
 }
 
 /// Why a file can't be taken over.
@@ -79,8 +79,29 @@ impl Cm {
         moved: MovedFile,
         env: &mut dyn Environment,
     ) -> Result<(), CantMove> {
+        self.take_over(now, file, moved, true, env)
+    }
+
+    /// Takes over a file of this host, whose peers are told nothing.
+    pub(crate) fn put_back(
+        &mut self,
+        now: Duration,
+        file: FileId,
+        left: MovedFile,
+        env: &mut dyn Environment,
+    ) -> Result<(), CantMove> {
+        self.take_over(now, file, left, false, env)
+    }
+
+    fn take_over(
+        &mut self,
+        now: Duration,
+        file: FileId,
+        MovedFile { mut ids, connections }: MovedFile,
+        has_moved: bool,
+        env: &mut dyn Environment,
+    ) -> Result<(), CantMove> {
         let client = self.files.client(file).ok_or(CantMove::Invalid)?;
-        let MovedFile { mut ids, connections } = moved;
         for id in &mut ids {
             (id.file, id.client) = (file, client);
         }
@@ -98,7 +119,7 @@ impl Cm {
         for connection in connections {
             let at = connection.owner.and_then(|id| self.ids.get(id)?.attachment);
             let local = at.map(|at| (at.local, at.ifindex));
-            self.ib.put(now, connection, client, local, &own);
+            self.ib.put(now, connection, client, local, &own, has_moved);
         }
         Ok(())
     }
@@ -129,7 +150,7 @@ impl Cm {
         for (n, c) in connections.iter().enumerate() {
             let owned = ids.iter().any(|id| id.connection == Some(c.local_id));
             let twice = connections[..n].iter().any(|other| other.local_id == c.local_id);
-            if !owned || twice || !c.is_quiet() {
+            if !owned || twice || !c.needs_no_answer() {
                 return Err(CantMove::Invalid);
             }
             if !self.ib.has_place_for(c) {

@@ -1,5 +1,5 @@
-//! The broker is killed while programs run. None of them notices, link events still arrive, and new
-//! programs can start.
+//! The broker is killed while programs run. None of them notices, link events still arrive, connections end
+//! properly, and new programs can start.
 
 use polypath_e2e::{End, Error, Finished, Host, Lab, failovers, pass, until};
 use std::time::Duration;
@@ -90,4 +90,40 @@ fn programs_outlive_a_killed_broker() -> Result<(), Error> {
         })?;
     }
     Ok(())
+}
+
+/// The connection managers of programs are killed, while one that has opened no device yet listens, and while a
+/// connection is in use.
+#[test]
+fn rdma_cm_outlives_killed_brokers() -> Result<(), Error> {
+    let lab = Lab::new()?;
+    for device in ["mp", "roce"] {
+        let server = lab.host(0).verbs(["rping", "-s"]).device(Some(device)).spawn()?;
+        wait_for_ids(lab.host(0), 1)?;
+        kill_broker(lab.host(0))?;
+        wait_for_ids(lab.host(0), 1)?;
+        let words = ["rping", "-c", "-V", "-a", &lab.host(0).ipv4(0)];
+        let client = lab.host(1).verbs(words).device(Some(device)).spawn()?;
+        for host in [0, 1, 1, 0] {
+            lab.wait_traffic(&[&client, &server], 100_000, LIMIT)?;
+            kill_broker(lab.host(host))?;
+            wait_for_ids(lab.host(host), 2 - host)?;
+        }
+        lab.wait_traffic(&[&client, &server], 100_000, LIMIT)?;
+        // The client's new broker tells the server's new broker.
+        client.signal(libc::SIGKILL);
+        client.finish(LIMIT)?;
+        let served = server.finish(LIMIT)?;
+        assert!(served.text().contains("DISCONNECT EVENT"), "{}", served.text());
+    }
+    Ok(())
+}
+
+/// Waits until a host's broker has so many ids of rdma_cm.
+fn wait_for_ids(host: &Host, count: usize) -> Result<(), Error> {
+    until("the ids of rdma_cm", LIMIT, || {
+        let status = host.status()?;
+        let ids = status["broker"]["cm_ids"].as_array().map_or(0, Vec::len);
+        Ok((ids == count).then_some(()))
+    })
 }

@@ -1,6 +1,7 @@
 //! The process's end of a connection to the broker.
 
 mod cm;
+mod end;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +22,7 @@ use crate::start;
 use crate::status::{BrokerStatus, ProcessStatus, Status};
 
 pub use cm::CmFile;
+pub use end::HangUp;
 
 /// The number of attempts if a broker is just ending, or two are started at once. Each attempt
 /// starts a process, so attempts are milliseconds apart.
@@ -476,8 +478,7 @@ impl EventStream {
     /// # Errors
     /// [`IpcError::Io`] if the process has no descriptors left.
     pub fn hang_up(&self) -> Result<HangUp, IpcError> {
-        let socket = self.socket.try_clone();
-        socket.map(HangUp).map_err(|e| io_error("preparing the end of the event stream", e))
+        HangUp::of(self.socket.as_fd())
     }
 
     /// Waits for the next event. Returns `None` when `other` is readable or, if `to_tell` is set,
@@ -557,18 +558,6 @@ impl EventStream {
                 other => return other.map_err(|e| io_error("reporting to the broker", e)),
             }
         }
-    }
-}
-
-/// Ends an [`EventStream`] that another thread waits for.
-#[derive(Debug)]
-pub struct HangUp(OwnedFd);
-
-impl HangUp {
-    /// Ends it for good.
-    pub fn hang_up(&self) {
-        // It fails only if the broker has already hung up.
-        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// Longest message in bytes. Below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -249,6 +249,16 @@ pub enum Request {
         file: u64,
         /// What [`Reply::CmTaken`] gave.
         bytes: Vec<u8>,
+        /// As in [`OpenCm`](Self::OpenCm).
+        apm: Apm,
+        /// As in [`OpenCm`](Self::OpenCm).
+        tcp: Option<u16>,
+    },
+    /// Goes on with a CM file of a broker that was killed. Answer: [`Reply::Done`], or [`Reply::Error`] with
+    /// `EBADF` if this broker has no such file of the process.
+    CmResume {
+        /// The number of the file, which it keeps.
+        file: u64,
         /// As in [`OpenCm`](Self::OpenCm).
         apm: Apm,
         /// As in [`OpenCm`](Self::OpenCm).

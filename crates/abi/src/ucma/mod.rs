@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void, size_t, ssize_t};
 use polypath_ipc::settings::RdmaCm;
-use polypath_ipc::socket;
+use polypath_ipc::{Client, socket};
 
 use crate::guard::{self, set_errno};
 use crate::lock::Lock;
@@ -124,6 +124,41 @@ pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
     same && who::serves() != Ok(RdmaCm::Kernel)
 }
 
+/// The open files by descriptor, as far as the program has not closed them.
+fn open_files() -> Vec<(c_int, File)> {
+    let files = FILES.lock();
+    let ours = files.iter().flatten().filter(|(fd, file)| inode(**fd) == Some(file.inode));
+    ours.map(|(fd, file)| (*fd, *file)).collect()
+}
+
+/// Whether any file is open.
+pub(crate) fn any_open() -> bool {
+    !open_files().is_empty()
+}
+
+/// Goes on with the open files at the broker that has taken the place of one that was killed. It has what
+/// was written down of their ids, and its end of each event socket.
+pub(crate) fn resume(client: &mut Client) {
+    let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
+    for (fd, file) in open_files() {
+        // If nobody has the other end, the broker has closed the file, or nobody has taken its place.
+        if file.both.is_none() && has_hung_up(fd) {
+            continue;
+        }
+        if let Err(error) = client.cm_resume(file.number, apm, tcp) {
+            log::warn(format_args!("rdma_cm ids are lost: {error}"));
+        }
+    }
+}
+
+/// Whether the other end of a file's event socket is closed.
+fn has_hung_up(fd: c_int) -> bool {
+    let mut ask = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: this is one valid structure.
+    let answered = unsafe { libc::poll(&raw mut ask, 1, 0) };
+    answered == 1 && ask.revents & libc::POLLHUP != 0
+}
+
 /// Whether a descriptor is one of ours.
 pub(crate) fn is_open(fd: c_int) -> bool {
     guard::run(false, || file(fd).is_some())
@@ -215,6 +250,9 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     moving::take_part();
     FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, both, inode });
     mark(fd, true);
+    if let Some(link) = broker::CLIENT.lock().as_mut() {
+        link.watch();
+    }
     Ok(socket.into_raw_fd())
 }
 

@@ -13,8 +13,9 @@ use libc::c_int;
 use polypath_engine::companion::Return;
 use polypath_ipc::{Client, IpcError};
 
+use crate::broker::Link;
 use crate::lock::Held;
-use crate::ucma::{FILES, File, inode, who};
+use crate::ucma::{FILES, File, inode, open_files, who};
 use crate::{broker, guard, log};
 
 /// How often files are asked for again because something of one is under way, and the pause before.
@@ -65,15 +66,8 @@ fn leave() -> Return {
 /// Takes all files from the broker. `None` if something of one is under way; then nothing is taken, unless
 /// this is the last attempt.
 fn take_all(client: &mut Client, last: bool) -> Option<Vec<Taken>> {
-    let files: Vec<(c_int, File)> = FILES
-        .lock()
-        .iter()
-        .flatten()
-        .filter(|(fd, file)| inode(**fd) == Some(file.inode))
-        .map(|(fd, file)| (*fd, *file))
-        .collect();
     let mut taken = Vec::new();
-    for (fd, file) in files {
+    for (fd, file) in open_files() {
         if file.both.is_some() {
             log::warn(format_args!(
                 "ids of a file that also reaches the kernel's devices are lost"
@@ -102,7 +96,7 @@ fn put_all(client: &mut Client, taken: Vec<Taken>) {
     }
 }
 
-fn come_back(mut client: Held<'static, Option<Client>>, taken: Vec<Taken>) {
+fn come_back(mut client: Held<'static, Option<Link>>, taken: Vec<Taken>) {
     // Restored sockets have other inodes.
     if let Some(files) = FILES.lock().as_mut() {
         for Taken { fd, file, .. } in &taken {
@@ -117,11 +111,12 @@ fn come_back(mut client: Held<'static, Option<Client>>, taken: Vec<Taken>) {
         return;
     }
     let open = match broker::connect() {
-        Ok(open) => client.insert(open),
+        Ok(open) => client.insert(Link::new(open)),
         Err(error) => {
             log::warn(format_args!("rdma_cm ids are lost: {error}"));
             return;
         }
     };
     put_all(open, taken);
+    open.watch();
 }

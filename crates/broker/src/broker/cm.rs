@@ -135,7 +135,9 @@ impl Broker {
         let Ok(number) = u32::try_from(id) else { return };
         let file = FileId(number);
         if event.hung_up {
-            self.close_file(file);
+            if !self.end_left(file) {
+                self.close_file(file);
+            }
         } else if event.writable {
             let delivery = self.files.retry(file);
             if delivery != Delivery::Stuck {
@@ -163,7 +165,8 @@ impl Broker {
 
     /// Opens a CM file for a connection.
     pub(super) fn open_file(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
-        let (id, theirs) = self.files.open(connection)?;
+        let pid = self.connections.get(&connection).map_or(0, |c| c.pid);
+        let (id, theirs) = self.files.open(connection, pid)?;
         self.begin_file(id, connection)?;
         Ok((id, theirs))
     }

@@ -92,12 +92,13 @@ impl Broker {
     /// Takes over the CM file of a process that has come from another host.
     pub(super) fn put_cm_file(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
         let invalid = |what: &str| Refusal::new(libc::EINVAL, format!("a CM file {what}"));
+        let pid = self.connections.get(&id).map_or(0, |c| c.pid);
         let brought = self.connections.get_mut(&id).and_then(|c| c.brought.take());
         let socket = brought.ok_or_else(|| invalid("without its socket"))?;
         let number = u32::try_from(file).map_err(|_| invalid("with an impossible number"))?;
         let moved: MovedFile = message::decode(bytes).map_err(|_| invalid("of another version"))?;
         let file = FileId(number);
-        let put = self.files.put(file, id, socket).and_then(|()| self.begin_file(file, id));
+        let put = self.files.put(file, (id, pid), socket).and_then(|()| self.begin_file(file, id));
         put.map_err(|e| Refusal::of("taking over a CM file", &e))?;
         let Err(why) = self.cm.put_file(now(), file, moved, &mut self.host) else {
             return reply(Reply::Done);

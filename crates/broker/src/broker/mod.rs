@@ -5,6 +5,7 @@ mod clients;
 mod cm;
 mod departures;
 mod lacp;
+mod left_files;
 mod mad_streams;
 mod migration;
 mod orphans;
@@ -34,7 +35,8 @@ use crate::files::Files;
 use crate::gathering::Gatherings;
 use crate::handover::Handover;
 use crate::host::Host;
-use crate::keeper::Keeper;
+use crate::keeper::{Estate, Keeper};
+use crate::ledger::Ledger;
 use crate::log::log;
 use crate::options::Manner;
 use crate::pings::Pings;
@@ -97,6 +99,8 @@ pub(crate) struct Broker {
     rendezvous: Rendezvous,
     /// `None` if it can't be started. Then nothing takes the broker's place if it is killed.
     keeper: Option<Keeper>,
+    /// What is written down of ids, for the broker that takes this one's place.
+    ledger: Option<Ledger>,
     /// Processes that have not connected yet, each with a descriptor that reports its end.
     orphans: BTreeMap<u32, OwnedFd>,
     /// The time since which there is nothing to do.
@@ -117,14 +121,14 @@ impl Broker {
         listener: OwnedFd,
         manner: Manner,
         keeper: Option<Keeper>,
-        handover: Option<Handover>,
+        mut handover: Option<Handover>,
     ) -> Result<Self, Error> {
         let setup = |source| Error::Io { doing: "setting up", source };
         let mut table = Table::default();
         let takes_over = handover.is_some();
-        let slots = match handover {
+        let slots = match &mut handover {
             None => Slots::new(random())?,
-            Some(mut handover) => {
+            Some(handover) => {
                 table = std::mem::take(&mut handover.state.table);
                 Slots::inherit(handover)?
             }
@@ -136,7 +140,10 @@ impl Broker {
             signals: Signals::new().map_err(setup)?,
             slots,
             host: Host::new(table).map_err(setup)?,
-            cm: Cm::new(CmConfig { first_id: random(), ..CmConfig::default() }, random),
+            cm: Cm::new(
+                CmConfig { first_id: random(), keeps: true, ..CmConfig::default() },
+                random,
+            ),
             qp1: Qp1::new(random).map_err(setup)?,
             connections: BTreeMap::new(),
             last_connection: 0,
@@ -154,6 +161,7 @@ impl Broker {
             manner,
             rendezvous: Rendezvous::default(),
             keeper,
+            ledger: left_files::new_ledger(),
             orphans: BTreeMap::new(),
             idle_since: Some(now()),
             ending: false,
@@ -169,6 +177,9 @@ impl Broker {
         ];
         for (fd, token) in watched {
             broker.epoll.add(fd, token, Interest::Read).map_err(setup)?;
+        }
+        if let Some(handover) = &mut handover {
+            broker.keep_left_files(handover);
         }
         broker.watch_orphans();
         // One that takes over has the rules of the table. A file that was changed since then waits for a
@@ -206,6 +217,7 @@ impl Broker {
             self.tend_mad_streams(now);
             self.inform_keeper();
             self.pump();
+            self.write_down();
             self.feed_watchers();
             self.watch_idleness(now);
             if self.ending || self.is_idle_for_good(now)? {
@@ -371,14 +383,20 @@ impl Broker {
     /// replaced.
     pub(super) fn inform_keeper(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
-        let table = self.host.table();
-        if keeper.remember(&self.slots, table, self.manner).is_ok() {
+        let estate = Estate {
+            slots: &self.slots,
+            table: self.host.table(),
+            manner: self.manner,
+            files: &self.files,
+            ledger: self.ledger.as_ref(),
+        };
+        if keeper.remember(estate).is_ok() {
             return;
         }
         log!("the keeper is gone; starting another");
         self.keeper = crate::start_keeper();
         if let Some(keeper) = &mut self.keeper
-            && let Err(error) = keeper.remember(&self.slots, table, self.manner)
+            && let Err(error) = keeper.remember(estate)
         {
             log!("telling the keeper: {error}");
             self.keeper = None;

@@ -155,6 +155,8 @@ impl Broker {
                 self.allow_mads_by_tcp(id, tcp);
                 let opened = self.open_file(id);
                 let (file, socket) = opened.map_err(|e| Refusal::of("opening a CM file", &e))?;
+                // The broker may be killed as soon as it has answered.
+                self.inform_keeper();
                 Ok((Reply::Cm { file: file.0.into() }, Some(socket)))
             }
             Request::CmCommand { file, bytes } => self.cm_command(id, file, &bytes),
@@ -176,6 +178,11 @@ impl Broker {
                 self.host.set_apm(ClientId(id), apm);
                 self.allow_mads_by_tcp(id, tcp);
                 self.put_cm_file(id, file, &bytes)
+            }
+            Request::CmResume { file, apm, tcp } => {
+                self.host.set_apm(ClientId(id), apm);
+                self.allow_mads_by_tcp(id, tcp);
+                self.resume_cm_file(id, file)
             }
             Request::Subscribe => {
                 if let Some(connection) = self.connections.get_mut(&id) {
@@ -338,7 +345,10 @@ impl Broker {
         if bytes.len() > CM_COMMAND_MAX {
             return Err(Refusal::new(libc::EINVAL, "a CM command that is too long"));
         }
-        match self.cm.command(now(), file, bytes, &mut self.host) {
+        let done = self.cm.command(now(), file, bytes, &mut self.host);
+        // The broker may be killed as soon as it has answered.
+        self.write_down();
+        match done {
             Ok(bytes) => reply(Reply::CmResponse { bytes }),
             Err(errno) => Err(Refusal::of(
                 "the connection manager refuses the command",

@@ -1,6 +1,7 @@
 //! Multicast groups. On Ethernet a group is joined at once: its GID is the IP group's address.
 
 use core::net::IpAddr;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::abi::address::{Address, gid_of, ip_of};
@@ -17,8 +18,8 @@ use crate::{Cm, errno};
 /// The largest number of groups that one id can be in.
 const MAX_MEMBERSHIPS_PER_ID: usize = 1024;
 
-#[derive(Debug)]
-struct Membership {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Membership {
     owner: u32,
     client: ClientId,
     group: IpAddr,
@@ -38,6 +39,10 @@ pub(crate) struct MembershipTable {
 impl MembershipTable {
     pub(crate) fn len(&self) -> usize {
         self.memberships.len()
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Membership> {
+        self.memberships.get(&number)
     }
 
     fn insert(&mut self, membership: Membership) -> u32 {
@@ -128,6 +133,26 @@ impl Cm {
         self.end_membership(number, env);
         self.files.remove_events(file, |e| e.membership == Some(number));
         Ok(u32_response(events_reported))
+    }
+
+    /// Joins a group for an id that has come back, under the number that the program knows. If that is not
+    /// possible any more, the id is not in the group.
+    pub(crate) fn join_again(
+        &mut self,
+        number: u32,
+        membership: Membership,
+        env: &mut dyn Environment,
+    ) {
+        let Some(id) = self.ids.get_mut(membership.owner) else { return };
+        if self.memberships.get(number).is_some() {
+            return;
+        }
+        let Membership { ifindex, group, send_only, .. } = membership;
+        if send_only || env.multicast_join(id.client, ifindex, group).is_ok() {
+            id.memberships.push(number);
+            let membership = Membership { client: id.client, ..membership };
+            self.memberships.memberships.insert(number, membership);
+        }
     }
 
     /// Leaves a group, because its id leaves it or is destroyed.

@@ -60,6 +60,11 @@ impl Connection {
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self.state, State::Established | State::Idle)
     }
+
+    /// Whether the peer owes it no answer that it needs.
+    pub(crate) fn needs_no_answer(&self) -> bool {
+        self.is_quiet() || self.state == State::DreqRcvd
+    }
 }
 
 impl Connections {
@@ -79,7 +84,8 @@ impl Connections {
         new && self.get(c.local_id).is_none() && self.has_room()
     }
 
-    /// Takes a connection over, whose messages go between these addresses from now on, and tells the peer.
+    /// Takes a connection over, whose messages go between these addresses from now on. If it `moved`, the peer
+    /// is told.
     pub(crate) fn put(
         &mut self,
         now: Duration,
@@ -87,6 +93,7 @@ impl Connections {
         client: ClientId,
         local: Option<(IpAddr, u32)>,
         own: &[(IpAddr, u32)],
+        moved: bool,
     ) {
         let mut c = connection;
         let local_id = c.local_id;
@@ -103,12 +110,14 @@ impl Connections {
         let established = c.state == State::Established;
         let mad = rtu(&c, Kind::Moved);
         let timeout = DREQ_FIRST_TIMEOUT.min(c.timeout);
-        if established {
+        if established && moved {
             c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
         }
         self.insert(c);
         if established {
             self.index_peer(local_id);
+        }
+        if established && moved {
             self.set_deadline(local_id, Some(now + timeout));
             self.send(ends, mad, Some(local_id), 0);
         }

@@ -55,6 +55,8 @@ pub(crate) struct Connections {
     pub(super) apm_qps: BTreeMap<(ClientId, u32), u32>,
     outgoing: VecDeque<OutgoingMad>,
     events: VecDeque<(u32, IbEvent)>,
+    /// The connections that may have changed, if that is to be known.
+    touched: Option<BTreeSet<u32>>,
     max_connections: usize,
     max_outgoing: usize,
     pub(crate) counters: CmCounters,
@@ -66,6 +68,7 @@ impl Connections {
     pub(crate) fn new(
         max_connections: usize,
         max_outgoing: usize,
+        keeps: bool,
         mut random: Box<dyn FnMut() -> u32 + Send>,
     ) -> Self {
         let tid_high = u64::from(random()) << 32;
@@ -79,6 +82,7 @@ impl Connections {
             apm_qps: BTreeMap::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
+            touched: keeps.then(BTreeSet::new),
             max_connections,
             max_outgoing,
             counters: CmCounters::default(),
@@ -100,7 +104,19 @@ impl Connections {
         self.connections.get(&local_id)
     }
 
+    fn touch(&mut self, local_id: u32) {
+        if let Some(touched) = &mut self.touched {
+            touched.insert(local_id);
+        }
+    }
+
+    /// The connections that may have changed since the last call.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<u32> {
+        self.touched.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
     pub(crate) fn get_mut(&mut self, local_id: u32) -> Option<&mut Connection> {
+        self.touch(local_id);
         self.connections.get_mut(&local_id)
     }
 
@@ -124,7 +140,7 @@ impl Connections {
 
     /// The connection with these two ids. Both must match (IBTA 12.10.7).
     pub(super) fn find(&mut self, local_id: u32, remote_id: u32) -> Option<&mut Connection> {
-        self.connections.get_mut(&local_id).filter(|c| c.remote_id == remote_id)
+        self.get_mut(local_id).filter(|c| c.remote_id == remote_id)
     }
 
     /// A communication id that is not in use; `None` if the table is full.
@@ -138,6 +154,7 @@ impl Connections {
     }
 
     pub(super) fn insert(&mut self, connection: Connection) {
+        self.touch(connection.local_id);
         self.connections.insert(connection.local_id, connection);
     }
 
@@ -219,6 +236,7 @@ impl Connections {
     }
 
     pub(super) fn set_deadline(&mut self, local_id: u32, deadline: Option<Duration>) {
+        self.touch(local_id);
         let Some(c) = self.connections.get_mut(&local_id) else { return };
         if let Some(old) = c.deadline {
             self.timers.remove(&(old, local_id));

@@ -71,6 +71,14 @@ impl Client {
         }
     }
 
+    /// Goes on with a CM file of a broker that was killed. The program's end of its event socket stays the same.
+    ///
+    /// # Errors
+    /// Those of [`call`](Self::call); `EBADF` if the broker has no such file of this process.
+    pub fn cm_resume(&mut self, file: u64, apm: Apm, tcp: Option<u16>) -> Result<(), IpcError> {
+        self.done(&Request::CmResume { file, apm, tcp })
+    }
+
     /// Adds an unread event to the CM file that its id moved to.
     ///
     /// # Errors

@@ -1,0 +1,117 @@
+//! CM files of programs whose broker was killed: what is written down of this broker's, and what becomes of those
+//! that another one has left.
+
+use std::os::fd::AsFd;
+
+use polypath_cm::{CantMove, ClientId, FileId, KeptId};
+use polypath_ipc::message::Reply;
+
+use super::requests::{Answer, Refusal, reply};
+use super::{Broker, FILE, token};
+use crate::files::LeftFile;
+use crate::handover::Handover;
+use crate::ledger::Ledger;
+use crate::log::log;
+use crate::slots::NOBODY;
+use crate::sys::epoll::Interest;
+use crate::sys::process::now;
+
+/// An empty ledger; `None` if there is no memory for it. Then the ids are lost if the broker is killed.
+pub(super) fn new_ledger() -> Option<Ledger> {
+    Ledger::new().inspect_err(|error| log!("making a ledger of rdma_cm ids: {error}")).ok()
+}
+
+impl Broker {
+    /// Writes down which ids have changed.
+    pub(super) fn write_down(&mut self) {
+        for id in self.cm.take_changed_ids() {
+            let Some(ledger) = &mut self.ledger else { continue };
+            let written = self.cm.kept_id(id).map(|kept| ledger.write(&kept));
+            if let Some(Err(error)) = &written {
+                log!("rdma_cm id {id} is lost if the broker is killed: {error}");
+            }
+            if !matches!(written, Some(Ok(()))) {
+                ledger.erase(id);
+            }
+        }
+    }
+
+    /// Keeps the files that a killed broker has left, until their processes connect or end.
+    pub(super) fn keep_left_files(&mut self, handover: &mut Handover) {
+        let mut ids = handover.ledger.take().map(|ledger| ledger.read()).unwrap_or_default();
+        if let Some(ledger) = &mut self.ledger {
+            for id in &ids {
+                let _ = ledger.write(id);
+            }
+        }
+        for (file, (pid, socket)) in std::mem::take(&mut handover.files) {
+            let token = token(FILE, file.0.into());
+            if let Err(error) = self.epoll.add(socket.as_fd(), token, Interest::HangUp) {
+                log!("watching a CM file of process {pid}: {error}");
+                continue;
+            }
+            let of_file = ids.extract_if(.., |id| id.file() == file).collect();
+            self.files.leave(file, LeftFile { pid, socket, ids: of_file });
+        }
+    }
+
+    /// Gives a process a CM file back that it had at a broker that was killed.
+    pub(super) fn resume_cm_file(&mut self, id: u64, file: u64) -> Answer {
+        let refused =
+            |errno, text: &str| Err(Refusal::new(errno, format!("CM file {file} {text}")));
+        let Some(pid) = self.connections.get(&id).map(|c| c.pid) else {
+            return refused(libc::EBADF, "has no process");
+        };
+        let number = u32::try_from(file).ok().map(FileId);
+        let left = number.and_then(|file| Some((file, self.files.take_left(file, Some(pid))?)));
+        let Some((file, LeftFile { socket, ids, .. })) = left else {
+            return refused(libc::EBADF, "was not left by a broker that was killed");
+        };
+        let _ = self.epoll.remove(socket.as_fd());
+        let put = self.files.put(file, (id, pid), socket).and_then(|()| self.begin_file(file, id));
+        if let Err(error) = put {
+            self.end_ids(file, ids);
+            return Err(Refusal::of("going on with a CM file", &error));
+        }
+        let restored = self.cm.restore_file(now(), file, ids, &mut self.host);
+        self.forget_orphan(pid);
+        match restored {
+            Ok(()) => reply(Reply::Done),
+            Err(why) => {
+                self.close_file(file);
+                refused(libc::EADDRINUSE, &describe(why))
+            }
+        }
+    }
+
+    /// Ends a file that was left, because its process has closed it. Returns false if there is none.
+    pub(super) fn end_left(&mut self, file: FileId) -> bool {
+        let Some(LeftFile { pid, socket, ids }) = self.files.take_left(file, None) else {
+            return false;
+        };
+        let _ = self.epoll.remove(socket.as_fd());
+        drop(socket);
+        self.end_ids(file, ids);
+        self.forget_orphan(pid);
+        true
+    }
+
+    /// Ends connections of a file as if it was closed, so that their peers hear of it.
+    fn end_ids(&mut self, file: FileId, ids: Vec<KeptId>) {
+        let numbers: Vec<u32> = ids.iter().map(KeptId::number).collect();
+        self.cm.open_file(file, ClientId(NOBODY));
+        let _ = self.cm.restore_file(now(), file, ids, &mut self.host);
+        self.cm.close_file(now(), file, &mut self.host);
+        if let Some(ledger) = &mut self.ledger {
+            numbers.into_iter().for_each(|id| ledger.erase(id));
+        }
+    }
+}
+
+fn describe(why: CantMove) -> String {
+    match why {
+        CantMove::Number => "has an id whose number another program has".into(),
+        CantMove::Port(port) => format!("has port {port}, which another program has"),
+        CantMove::Invalid => "does not fit together".into(),
+    }
+}
