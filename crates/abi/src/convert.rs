@@ -102,7 +102,8 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
         sq_draining: false,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
+        // The wire has five bits for it. Adapters and rxe ignore any others.
+        min_rnr_timer: attr.min_rnr_timer & 0x1f,
         port_num: attr.port_num,
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
@@ -190,6 +191,13 @@ mod tests {
         let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         assert_eq!(access(write.bits() | OPTIONAL).unwrap(), write);
         assert_eq!(access(write.bits() | 1 << 30).unwrap_err().errno, libc::EINVAL);
+    }
+
+    #[test]
+    fn the_rnr_timer_has_five_bits() {
+        let given = ibv_qp_attr { min_rnr_timer: 0x20 | 12, ..ibv_qp_attr::default() };
+        let bits = QpAttrMask::MIN_RNR_TIMER.bits().cast_signed();
+        assert_eq!(attributes(&given, bits).unwrap().0.min_rnr_timer, 12);
     }
 
     #[test]

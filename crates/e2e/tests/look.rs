@@ -40,6 +40,14 @@ fn listing_the_class_names_each_device_without_an_error() -> Result<(), Error> {
 
 #[test]
 fn a_shell_goes_there_and_looks() -> Result<(), Error> {
+    // Some programs look for the adapter that a device belongs to.
+    let up = "readlink -f /sys/class/infiniband/roce0/../.. && cat /sys/class/infiniband/roce0/../../numa_node \
+              && ls -d /sys/class/infiniband/../net/lo";
+    let above = run(Some("roce"), &["sh", "-c", up])?;
+    above
+        .expect_line("/sys/devices/virtual/polypath/roce0")?
+        .expect_line("-1")?
+        .expect_line("/sys/class/infiniband/../net/lo")?;
     let script = "cd /sys/class/infiniband && pwd -P && echo * && cat */ports/1/state";
     let shell = run(None, &["sh", "-c", script])?;
     shell.expect_line("/sys/class/infiniband")?.expect_line("mp0")?.expect_line("ACTIVE").map(drop)

@@ -319,6 +319,8 @@ impl PathManager {
         }
         match fault {
             None => self.switch(peer, own, Reason::Association),
+            // Nothing waits for a peer without queue pairs, which is about to be forgotten.
+            Some(_) if self.peers.get(peer).is_none_or(|p| p.qpns.is_empty()) => {}
             Some(_) => self.begin_outage(peer),
         }
         if self.peers.get(peer).is_some_and(|p| !p.qpns.is_empty()) {

@@ -182,18 +182,49 @@ fn joined(path: &[u8]) -> Option<Vec<u8>> {
 /// The slow part of [`redirect`].
 #[cold]
 fn elsewhere(path: &[u8]) -> Option<CString> {
-    if !may_be_ours(path) {
+    let climbs = climbs_out_of_ours(path);
+    if !climbs && !may_be_ours(path) {
         return None;
     }
     let saved = guard::errno();
-    let found = guard::run(None, || tree::find(path));
+    let found = guard::run(None, || match climbs {
+        true => climb(path),
+        false => tree::find(path),
+    });
     guard::set_errno(saved);
     found
 }
 
+/// Whether a path leads to a directory of ours and up from there. What is above it depends on where the links of
+/// our directories lead, and most places above do not exist below ours.
+fn climbs_out_of_ours(path: &[u8]) -> bool {
+    let up = path.windows(3).position(|part| part == b"/..");
+    up.is_some_and(|at| matches!(path.get(at + 3), None | Some(b'/')) && may_be_ours(&path[..at]))
+}
+
+/// The place of a path that climbs: of ours, or the kernel's.
+fn climb(path: &[u8]) -> Option<CString> {
+    let mut whole = Vec::new();
+    for part in path.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." if whole.is_empty() => {}
+            b".." => {
+                whole = tree::resolved(&whole)?;
+                whole.truncate(whole.iter().rposition(|&byte| byte == b'/')?);
+            }
+            name => {
+                whole.push(b'/');
+                whole.extend(name);
+            }
+        }
+    }
+    let ours = if may_be_ours(&whole) { tree::find(&whole) } else { None };
+    ours.or_else(|| CString::new(if whole.is_empty() { b"/".to_vec() } else { whole }).ok())
+}
+
 /// Whether the form of a path allows it to be one of our devices'.
 fn may_be_ours(path: &[u8]) -> bool {
-    // Programs climb out of our directories only to places that are not ours.
     if path.windows(4).any(|part| part == b"/../") || path.len() > 512 {
         return false;
     }
@@ -234,6 +265,20 @@ fn c_path(path: &Path) -> Option<CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_climbing_that_begins_below_ours_is_followed() {
+        for ours in [
+            "/sys/class/infiniband/..",
+            "/sys/class/infiniband/../net",
+            "/sys/class/infiniband/mp0/../../numa_node",
+        ] {
+            assert!(climbs_out_of_ours(ours.as_bytes()), "{ours}");
+        }
+        for other in ["/sys/class/net/../infiniband", "/sys/class/infiniband/..x", "/sys/.."] {
+            assert!(!climbs_out_of_ours(other.as_bytes()), "{other}");
+        }
+    }
 
     #[test]
     fn only_paths_of_devices_are_looked_up() {

@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::fs;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use polypath_ipc::Client;
 use polypath_topology::{DeviceSpec, Table, devices};
-use rustix::fs::{CWD, readlinkat_raw};
+use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat, readlinkat_raw};
 
 use crate::lock::Lock;
 use crate::paths::text::{Contents, Real, contents};
@@ -64,6 +65,18 @@ pub(super) fn find(path: &[u8]) -> Option<CString> {
         count(&root);
     }
     Some(ours)
+}
+
+/// A path without links, as `realpath(3)` has it; `None` if it does not exist.
+pub(super) fn resolved(path: &[u8]) -> Option<Vec<u8>> {
+    let root = root()?;
+    let place = find(path).or_else(|| CString::new(path).ok())?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = openat(CWD, &place, flags, Mode::empty()).ok()?;
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let found = readlinkat(CWD, link, Vec::new()).ok()?.into_bytes();
+    let below = found.strip_prefix(root.as_os_str().as_bytes());
+    Some(below.map(<[u8]>::to_vec).unwrap_or(found))
 }
 
 /// Whether a path leads to the counters of a port.

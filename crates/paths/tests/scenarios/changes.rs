@@ -56,6 +56,24 @@ fn primary_reselect_decides_on_the_way_back() {
     }
 }
 
+/// It had no queue pairs any more, so nothing of it failed.
+#[test]
+fn the_end_of_an_association_whose_first_link_is_down_is_no_outage() {
+    for link in 0..2 {
+        let mut net = connected(7);
+        net.run(100 * MS);
+        for (host, qpn) in net.hosts.iter_mut().zip(QPN) {
+            host.paths.detach(net.now, qpn);
+        }
+        net.link_up(link, false);
+        net.run(Duration::from_secs(10));
+        for host in 0..2 {
+            assert!(net.hosts[host].paths.status().peers.is_empty());
+            assert!(!net.has(host, |e| matches!(e, PathEvent::NoPath { .. })), "link {link}");
+        }
+    }
+}
+
 /// A silence of all paths kills none of them, so the primary path does not have to come back from the
 /// dead: it is preferred again as soon as it answers, even if another path answered first.
 #[test]
