@@ -1,12 +1,16 @@
-//! A queue of notices that a thread can wait for with `poll(2)`. It has an eventfd in semaphore
-//! mode that counts the notices. Each read of 8 bytes allows one [`NoticeQueue::take`].
+//! A queue of notices that a thread can wait for with `poll(2)`. It has a pipe with 8 bytes for each notice. Each
+//! read of 8 bytes allows one [`NoticeQueue::take`].
+//!
+//! Programs see the end that is read. Like the kernel's descriptors, and unlike an eventfd, it is never ready for
+//! writing: a program that waits for both would otherwise never sleep.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -17,13 +21,37 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct NoticeQueue<T> {
     fd: OwnedFd,
-    queue: Mutex<VecDeque<T>>,
+    into: OwnedFd,
+    queue: Mutex<Queue<T>>,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    notices: VecDeque<T>,
+    /// The number of notices for which the pipe had no room. It has room for thousands.
+    untold: usize,
+}
+
+impl<T> Queue<T> {
+    /// Tells of the notices that the pipe has room for.
+    fn catch_up(&mut self, into: &OwnedFd) {
+        while self.untold > 0 && tell(into) {
+            self.untold -= 1;
+        }
+    }
+}
+
+/// Tells of one notice, in as many bytes as are read for one. Returns false if the pipe has no room for them.
+fn tell(into: &OwnedFd) -> bool {
+    rustix::io::write(into, &[0; 8]).is_ok()
 }
 
 impl<T> NoticeQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
-        Ok(Self { fd, queue: Mutex::default() })
+        let (fd, into) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&into, true)?;
+        let queue = Queue { notices: VecDeque::new(), untold: 0 };
+        Ok(Self { fd, into, queue: Mutex::new(queue) })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -35,28 +63,39 @@ impl<T> NoticeQueue<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.queue).is_empty()
+        lock(&self.queue).notices.is_empty()
     }
 
     pub(crate) fn push(&self, notice: T) {
-        lock(&self.queue).push_back(notice);
-        signal(&self.fd);
+        let behind = {
+            let mut queue = lock(&self.queue);
+            queue.notices.push_back(notice);
+            queue.untold > 0
+        };
+        // A thread that wakes up needs the lock.
+        if behind || !tell(&self.into) {
+            let mut queue = lock(&self.queue);
+            queue.untold += 1;
+            queue.catch_up(&self.into);
+        }
     }
 
     pub(crate) fn take(&self) -> Option<T> {
-        lock(&self.queue).pop_front()
+        let mut queue = lock(&self.queue);
+        queue.catch_up(&self.into);
+        queue.notices.pop_front()
     }
 
     /// Drops the notices that `stale` picks, and their counts.
     pub(crate) fn forget(&self, stale: impl Fn(&T) -> bool) {
-        let gone = {
-            let mut queue = lock(&self.queue);
-            let before = queue.len();
-            queue.retain(|n| !stale(n));
-            before - queue.len()
-        };
-        for _ in 0..gone {
-            drain_one(&self.fd);
+        let mut queue = lock(&self.queue);
+        let before = queue.notices.len();
+        queue.notices.retain(|n| !stale(n));
+        for _ in queue.notices.len()..before {
+            match queue.untold {
+                0 => drain_one(&self.fd),
+                _ => queue.untold -= 1,
+            }
         }
     }
 }
@@ -67,8 +106,7 @@ pub(crate) fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
-/// Takes one count from an eventfd (all counts, if it is not a semaphore), if there is any. It
-/// never waits.
+/// Takes what was told of one notice, or all counts of an eventfd, if there are any. It never waits.
 pub(crate) fn drain_one(fd: &OwnedFd) {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     if poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1) {
@@ -93,5 +131,38 @@ mod tests {
         drain_one(&queue.fd);
         assert_eq!(queue.take(), Some(3));
         assert_eq!(queue.take(), None);
+    }
+
+    #[test]
+    fn notices_that_the_pipe_has_no_room_for_are_told_later() {
+        const MANY: usize = 20_000;
+        let queue = NoticeQueue::new().unwrap();
+        (0..MANY).for_each(|n| queue.push(n));
+        assert!(lock(&queue.queue).untold > 0);
+        queue.forget(|n| n % 2 == 1);
+        let is_readable = || {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&queue.fd, PollFlags::IN)], Some(&now)) == Ok(1)
+        };
+        for n in 0..MANY / 2 {
+            assert!(is_readable(), "{n}");
+            drain_one(&queue.fd);
+            assert_eq!(queue.take(), Some(2 * n));
+        }
+        assert!(!is_readable() && queue.take().is_none());
+    }
+
+    #[test]
+    fn the_descriptor_is_never_ready_for_writing() {
+        let queue = NoticeQueue::new().unwrap();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = |queue: &NoticeQueue<u8>| {
+            let mut list = [PollFd::new(&queue.fd, PollFlags::IN | PollFlags::OUT)];
+            poll(&mut list, Some(&now)).unwrap();
+            list[0].revents()
+        };
+        assert_eq!(ready(&queue), PollFlags::empty());
+        queue.push(1);
+        assert_eq!(ready(&queue), PollFlags::IN);
     }
 }
