@@ -1,17 +1,18 @@
 //! The process's connection to the broker for what the engine does not handle: the CM device, and
 //! the table of interfaces for the made-up files.
 //!
-//! If the broker is killed, another one takes its place and keeps the open CM files. Programs may do nothing but wait
-//! for events meanwhile, so a thread waits for the end of the connection and makes another one.
+//! If the broker is killed, another one takes its place and keeps the open CM files. Programs may do nothing
+//! but wait for events meanwhile, so a thread waits for the end of the connection and makes another one.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Client, Hello, IpcError};
 
+use crate::guard;
 use crate::lock::Lock;
-use crate::{guard, ucma};
 
 /// How long the broker's successor is waited for before another broker is started, and the pause between two
 /// attempts.
@@ -20,6 +21,30 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The connection. It is made at its first use, and again in a child and after the broker was gone.
 pub(crate) static CLIENT: Lock<Option<Link>> = Lock::new(None);
+
+/// What goes on at another broker.
+#[derive(Clone, Copy)]
+pub(crate) struct GoesOn {
+    /// Whether there is anything now.
+    pub(crate) is_any: fn() -> bool,
+    /// Goes on with it.
+    pub(crate) resume: fn(&mut Client),
+}
+
+static GOES_ON: OnceLock<GoesOn> = OnceLock::new();
+
+/// Lets this go on if the broker is killed.
+pub(crate) fn keep(what: GoesOn) {
+    GOES_ON.get_or_init(|| what);
+    if let Some(link) = CLIENT.lock().as_mut() {
+        link.watch();
+    }
+}
+
+/// What goes on, if there is anything.
+fn goes_on() -> Option<&'static GoesOn> {
+    GOES_ON.get().filter(|what| (what.is_any)())
+}
 
 /// A connection, which is at its end when this is dropped, even if a thread waits for that.
 pub(crate) struct Link {
@@ -110,29 +135,28 @@ pub(crate) fn ask<T>(
     question(client.insert(go_on()?))
 }
 
-/// Makes another connection if this one is at its end and CM files are open.
+/// Makes another connection if this one is at its end and anything goes on.
 fn renew() {
     let mut client = CLIENT.lock();
     if client.as_ref().is_some_and(|open| open.is_over()) {
         *client = None;
-        if ucma::any_open() {
+        if goes_on().is_some() {
             *client = go_on().ok();
         }
     }
 }
 
-/// Another connection, by which the open CM files go on.
+/// Another connection, by which what goes on does.
 fn go_on() -> Result<Link, IpcError> {
-    if !ucma::any_open() {
-        return connect().map(Link::new);
-    }
+    let Some(what) = goes_on() else { return connect().map(Link::new) };
     let mut link = Link::new(successor()?);
-    ucma::resume(&mut link);
+    (what.resume)(&mut link);
     link.watch();
     Ok(link)
 }
 
-/// A connection to the broker that has taken the place of one that was killed. If there is none, one is started.
+/// A connection to the broker that has taken the place of one that was killed. If there is none, one is
+/// started.
 fn successor() -> Result<Client, IpcError> {
     let until = Instant::now() + SUCCESSION;
     let hello = hello();

@@ -200,9 +200,9 @@ impl Host {
         self.interface_of(local, Some(ifindex)).or_else(own).unwrap_or(ifindex)
     }
 
-    /// The interface to force for a packet from `local` to `remote` that is to leave by `ifindex`, 0 for none.
-    /// A packet to an address of this host finds its way only by the kernel's own routes. One from an address
-    /// that interfaces share leaves by one of them that carries.
+    /// The interface to force for a packet from `local` to `remote` that is to leave by `ifindex`, 0 for
+    /// none. A packet to an address of this host finds its way only by the kernel's own routes. One from an
+    /// address that interfaces share leaves by one of them that carries.
     pub(crate) fn forces(&mut self, local: IpAddr, remote: IpAddr, ifindex: u32) -> u32 {
         let ours = self.has_address(remote) && !needs_scope(remote);
         if ours { 0 } else { self.leaves_by(local, ifindex) }

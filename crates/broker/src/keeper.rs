@@ -8,8 +8,8 @@
 //! keeper. Packets for the programs arrive meanwhile, and the programs connect again
 //! ([`orphans`](crate::broker)).
 //!
-//! It also has what the broker has written down of ids of the connection manager ([`ledger`](crate::ledger)), and
-//! the sockets by which programs get their events.
+//! It also has what the broker has written down of ids of the connection manager
+//! ([`ledger`](crate::ledger)), and the sockets by which programs get their events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -2,12 +2,12 @@
 //! if this one is killed.
 //!
 //! The host asks after each of its turns which ids have changed ([`Cm::take_changed_ids`]) and writes down
-//! what [`Cm::kept_id`] says of them. The other manager gets what was written ([`Cm::restore_file`]). Peers are
-//! told nothing, because nothing has changed for them.
+//! what [`Cm::kept_id`] says of them. The other manager gets what was written ([`Cm::restore_file`]). Peers
+//! are told nothing, because nothing has changed for them.
 //!
-//! Nobody knows what the last message was of what was under way. So a connection that was being made ends as one
-//! whose peer does not answer, and one that was being ended is ended again. A request that the program had
-//! not accepted is not kept: the peer asks again.
+//! Nobody knows what the last message was of what was under way. So a connection that was being made ends as
+//! one whose peer does not answer, and one that was being ended is ended again. A request that the program
+//! had not accepted is not kept: the peer asks again.
 
 use core::time::Duration;
 
@@ -128,7 +128,7 @@ impl Cm {
         }
         self.put_back(now, file, MovedFile { ids, connections }, env)?;
         for (number, membership) in memberships {
-            self.join_again(number, membership, env);
+            self.join_again(number, &membership, env);
         }
         for (id, end) in ends {
             self.bring_to_end(now, id, end);

@@ -87,8 +87,8 @@ fn profile_directory() -> Result<PathBuf, String> {
     Ok(if inner { directory.parent().unwrap_or(directory) } else { directory }.to_owned())
 }
 
-/// Compiles a C program of this crate, by its name in `c`, against libibverbs, with the compiler of the system
-/// whose RDMA programs are tested. Returns the path of the program.
+/// Compiles a C program of this crate, by its name in `c`, against libibverbs, with the compiler of the
+/// system whose RDMA programs are tested. Returns the path of the program.
 ///
 /// # Errors
 /// [`Error::Tool`] with the output of the compiler.

@@ -92,8 +92,8 @@ fn programs_outlive_a_killed_broker() -> Result<(), Error> {
     Ok(())
 }
 
-/// The connection managers of programs are killed, while one that has opened no device yet listens, and while a
-/// connection is in use.
+/// The connection managers of programs are killed, while one that has opened no device yet listens, and
+/// while a connection is in use.
 #[test]
 fn rdma_cm_outlives_killed_brokers() -> Result<(), Error> {
     let lab = Lab::new()?;

@@ -41,8 +41,8 @@ fn listing_the_class_names_each_device_without_an_error() -> Result<(), Error> {
 #[test]
 fn a_shell_goes_there_and_looks() -> Result<(), Error> {
     // Some programs look for the adapter that a device belongs to.
-    let up = "readlink -f /sys/class/infiniband/roce0/../.. && cat /sys/class/infiniband/roce0/../../numa_node \
-              && ls -d /sys/class/infiniband/../net/lo";
+    let up = "cd / && readlink -f /sys/class/infiniband/roce0/../.. && \
+              cat /sys/class/infiniband/roce0/../../numa_node && ls -d /sys/class/infiniband/../net/lo";
     let above = run(Some("roce"), &["sh", "-c", up])?;
     above
         .expect_line("/sys/devices/virtual/polypath/roce0")?

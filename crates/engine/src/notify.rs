@@ -1,8 +1,8 @@
-//! A queue of notices that a thread can wait for with `poll(2)`. It has a pipe with 8 bytes for each notice. Each
-//! read of 8 bytes allows one [`NoticeQueue::take`].
+//! A queue of notices that a thread can wait for with `poll(2)`. It has a pipe with 8 bytes for each notice.
+//! Each read of 8 bytes allows one [`NoticeQueue::take`].
 //!
-//! Programs see the end that is read. Like the kernel's descriptors, and unlike an eventfd, it is never ready for
-//! writing: a program that waits for both would otherwise never sleep.
+//! Programs see the end that is read. Like the kernel's descriptors, and unlike an eventfd, it is never
+//! ready for writing: a program that waits for both would otherwise never sleep.
 
 use std::collections::VecDeque;
 use std::io;

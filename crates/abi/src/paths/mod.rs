@@ -195,8 +195,8 @@ fn elsewhere(path: &[u8]) -> Option<CString> {
     found
 }
 
-/// Whether a path leads to a directory of ours and up from there. What is above it depends on where the links of
-/// our directories lead, and most places above do not exist below ours.
+/// Whether a path leads to a directory of ours and up from there. What is above it depends on where the links
+/// of our directories lead, and most places above do not exist below ours.
 fn climbs_out_of_ours(path: &[u8]) -> bool {
     let up = path.windows(3).position(|part| part == b"/..");
     up.is_some_and(|at| matches!(path.get(at + 3), None | Some(b'/')) && may_be_ours(&path[..at]))

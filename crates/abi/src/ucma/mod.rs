@@ -32,6 +32,7 @@ use libc::{c_int, c_void, size_t, ssize_t};
 use polypath_ipc::settings::RdmaCm;
 use polypath_ipc::{Client, socket};
 
+use crate::broker::GoesOn;
 use crate::guard::{self, set_errno};
 use crate::lock::Lock;
 use crate::{broker, log};
@@ -132,13 +133,13 @@ fn open_files() -> Vec<(c_int, File)> {
 }
 
 /// Whether any file is open.
-pub(crate) fn any_open() -> bool {
+fn any_open() -> bool {
     !open_files().is_empty()
 }
 
 /// Goes on with the open files at the broker that has taken the place of one that was killed. It has what
 /// was written down of their ids, and its end of each event socket.
-pub(crate) fn resume(client: &mut Client) {
+fn resume(client: &mut Client) {
     let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
     for (fd, file) in open_files() {
         // If nobody has the other end, the broker has closed the file, or nobody has taken its place.
@@ -250,9 +251,7 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     moving::take_part();
     FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, both, inode });
     mark(fd, true);
-    if let Some(link) = broker::CLIENT.lock().as_mut() {
-        link.watch();
-    }
+    broker::keep(GoesOn { is_any: any_open, resume });
     Ok(socket.into_raw_fd())
 }
 

@@ -1,5 +1,5 @@
-//! CM files of programs whose broker was killed: what is written down of this broker's, and what becomes of those
-//! that another one has left.
+//! CM files of programs whose broker was killed: what is written down of this broker's, and what becomes of
+//! those that another one has left.
 
 use std::os::fd::AsFd;
 

@@ -1,5 +1,5 @@
-//! Orphans: processes that had slots or CM files of a broker that was killed, until they have connected to this
-//! one.
+//! Orphans: processes that had slots or CM files of a broker that was killed, until they have connected to
+//! this one.
 //!
 //! Their slots are unchanged, so their packets arrive all the while. If such a process dies before
 //! it has connected, its slots are freed like any other's.

@@ -140,17 +140,17 @@ impl Cm {
     pub(crate) fn join_again(
         &mut self,
         number: u32,
-        membership: Membership,
+        membership: &Membership,
         env: &mut dyn Environment,
     ) {
         let Some(id) = self.ids.get_mut(membership.owner) else { return };
         if self.memberships.get(number).is_some() {
             return;
         }
-        let Membership { ifindex, group, send_only, .. } = membership;
+        let &Membership { ifindex, group, send_only, .. } = membership;
         if send_only || env.multicast_join(id.client, ifindex, group).is_ok() {
             id.memberships.push(number);
-            let membership = Membership { client: id.client, ..membership };
+            let membership = Membership { client: id.client, ..membership.clone() };
             self.memberships.memberships.insert(number, membership);
         }
     }

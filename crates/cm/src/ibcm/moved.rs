@@ -84,8 +84,8 @@ impl Connections {
         new && self.get(c.local_id).is_none() && self.has_room()
     }
 
-    /// Takes a connection over, whose messages go between these addresses from now on. If it `moved`, the peer
-    /// is told.
+    /// Takes a connection over, whose messages go between these addresses from now on. If it `moved`, the
+    /// peer is told.
     pub(crate) fn put(
         &mut self,
         now: Duration,

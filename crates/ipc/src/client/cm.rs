@@ -71,7 +71,8 @@ impl Client {
         }
     }
 
-    /// Goes on with a CM file of a broker that was killed. The program's end of its event socket stays the same.
+    /// Goes on with a CM file of a broker that was killed. The program's end of its event socket stays the
+    /// same.
     ///
     /// # Errors
     /// Those of [`call`](Self::call); `EBADF` if the broker has no such file of this process.

@@ -32,8 +32,8 @@ impl Client {
     }
 }
 
-/// A handle of a connection for another thread. While it is open, the connection is not at its end because its
-/// owner is dropped.
+/// A handle of a connection for another thread. While it is open, the connection is not at its end because
+/// its owner is dropped.
 #[derive(Debug)]
 pub struct HangUp(OwnedFd);
 
