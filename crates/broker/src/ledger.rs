@@ -26,8 +26,9 @@ const HEADER: usize = 4 + 4 + 8;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     memory: File,
-    /// The number of the last record of each id that has any.
-    written: BTreeMap<u32, u32>,
+    /// The number of the last record of each id that has any, and the check sum of its contents. Most
+    /// commands change nothing.
+    written: BTreeMap<u32, (u32, u64)>,
 }
 
 impl Ledger {
@@ -58,13 +59,18 @@ impl Ledger {
         if contents.len() > RECORD - HEADER {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let number = self.written.get(&id).map_or(1, |last| last.wrapping_add(1).max(1));
+        let sum = check_sum(contents);
+        let number = match self.written.get(&id) {
+            Some((_, last)) if *last == sum => return Ok(()),
+            Some((number, _)) => number.wrapping_add(1).max(1),
+            None => 1,
+        };
         let length = contents.len() as u32;
         let head = [number.to_ne_bytes(), length.to_ne_bytes()].concat();
-        let sum = check_sum(&head, contents);
-        let record = [&head, &sum.to_ne_bytes()[..], contents].concat();
+        let of_record = check_sum(&[&head, contents].concat());
+        let record = [&head, &of_record.to_ne_bytes()[..], contents].concat();
         self.memory.write_all_at(&record, place(id, number & 1))?;
-        self.written.insert(id, number);
+        self.written.insert(id, (number, sum));
         Ok(())
     }
 
@@ -116,13 +122,14 @@ fn contents(record: &[u8]) -> Option<(u32, &[u8])> {
     let number = u32::from_ne_bytes(*head.first_chunk()?);
     let length = u32::from_ne_bytes(*head.last_chunk()?);
     let contents = rest.get(..usize::try_from(length).ok()?)?;
-    let is_whole = number != 0 && check_sum(head, contents) == u64::from_ne_bytes(*sum);
+    let of_record = check_sum(&[head, contents].concat());
+    let is_whole = number != 0 && of_record == u64::from_ne_bytes(*sum);
     is_whole.then_some((number, contents))
 }
 
 /// FNV-1a. It has to tell a record that was half written, and nobody else writes there.
-fn check_sum(head: &[u8], contents: &[u8]) -> u64 {
-    head.iter().chain(contents).fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+fn check_sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
