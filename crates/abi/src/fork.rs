@@ -33,6 +33,7 @@ extern "C" fn prepare() {
     rdmanl::SOCKETS.raw_lock();
     paths::lock_for_fork();
     broker::CLIENT.raw_lock();
+    ucma::OWN.raw_lock();
     buffer::BUFFERS.raw_lock();
     identity::CONTEXTS.raw_lock();
 }
@@ -40,6 +41,7 @@ extern "C" fn prepare() {
 extern "C" fn release() {
     identity::CONTEXTS.raw_unlock();
     buffer::BUFFERS.raw_unlock();
+    ucma::OWN.raw_unlock();
     broker::CLIENT.raw_unlock();
     paths::unlock_after_fork();
     rdmanl::SOCKETS.raw_unlock();

@@ -55,6 +55,10 @@ static MAYBE: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX 
 /// The open files by descriptor.
 pub(crate) static FILES: Lock<Option<HashMap<c_int, File>>> = Lock::new(None);
 
+/// The files that this process has opened, and not inherited. This lock is taken last, also by those who hold
+/// the one of the connection to the broker.
+pub(crate) static OWN: Lock<Vec<(c_int, File)>> = Lock::new(Vec::new());
+
 /// The ids of all files, because ids move between files.
 pub(crate) static IDS: Lock<Ids> = Lock::new(Ids::new());
 
@@ -125,11 +129,18 @@ pub(crate) unsafe fn is_path(path: *const c_char) -> bool {
     same && who::serves() != Ok(RdmaCm::Kernel)
 }
 
-/// The open files by descriptor, as far as the program has not closed them.
+/// Notes that this process has opened a file, or that its socket has another inode now.
+fn own(fd: c_int, file: File) {
+    let mut own = OWN.lock();
+    own.retain(|(other, _)| *other != fd);
+    own.push((fd, file));
+}
+
+/// The files that this process has open, by descriptor.
 fn open_files() -> Vec<(c_int, File)> {
-    let files = FILES.lock();
-    let ours = files.iter().flatten().filter(|(fd, file)| inode(**fd) == Some(file.inode));
-    ours.map(|(fd, file)| (*fd, *file)).collect()
+    let mut own = OWN.lock();
+    own.retain(|(fd, file)| inode(*fd) == Some(file.inode));
+    own.clone()
 }
 
 /// Whether any file is open.
@@ -249,7 +260,9 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     };
     drop(ids);
     moving::take_part();
-    FILES.lock().get_or_insert_default().insert(fd, File { number: cm.file, both, inode });
+    let file = File { number: cm.file, both, inode };
+    FILES.lock().get_or_insert_default().insert(fd, file);
+    own(fd, file);
     mark(fd, true);
     broker::keep(GoesOn { is_any: any_open, resume });
     Ok(socket.into_raw_fd())
@@ -258,6 +271,7 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
 /// Handles a fork, in the child.
 pub(crate) fn forked() {
     IDS.lock().both.forget_all();
+    OWN.lock().clear();
 }
 
 /// Makes `fstat()` report such a descriptor as a character device. Its number is the kernel's if

@@ -15,7 +15,7 @@ use polypath_ipc::{Client, IpcError};
 
 use crate::broker::Link;
 use crate::lock::Held;
-use crate::ucma::{FILES, File, inode, open_files, who};
+use crate::ucma::{FILES, File, inode, open_files, own, who};
 use crate::{broker, guard, log};
 
 /// How often files are asked for again because something of one is under way, and the pause before.
@@ -104,6 +104,7 @@ fn come_back(mut client: Held<'static, Option<Link>>, taken: Vec<Taken>) {
                 && open.number == file.number
             {
                 open.inode = inode;
+                own(*fd, *open);
             }
         }
     }
