@@ -14,8 +14,7 @@ use polypath_ipc::{Client, Hello, IpcError};
 use crate::guard;
 use crate::lock::Lock;
 
-/// How long the broker's successor is waited for before another broker is started, and the pause between two
-/// attempts.
+/// How long the broker's successor is waited for, and the pause between two attempts.
 const SUCCESSION: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -135,38 +134,40 @@ pub(crate) fn ask<T>(
     question(client.insert(go_on()?))
 }
 
-/// Makes another connection if this one is at its end and anything goes on.
+/// Makes another connection if this one is at its end and anything goes on. It starts no broker: one that was
+/// ended on purpose has left nothing that goes on.
 fn renew() {
     let mut client = CLIENT.lock();
     if client.as_ref().is_some_and(|open| open.is_over()) {
         *client = None;
-        if goes_on().is_some() {
-            *client = go_on().ok();
-        }
+        *client = goes_on().and_then(succeed);
     }
 }
 
 /// Another connection, by which what goes on does.
 fn go_on() -> Result<Link, IpcError> {
-    let Some(what) = goes_on() else { return connect().map(Link::new) };
-    let mut link = Link::new(successor()?);
-    (what.resume)(&mut link);
-    link.watch();
-    Ok(link)
+    match goes_on().and_then(succeed) {
+        Some(link) => Ok(link),
+        None => connect().map(Link::new),
+    }
 }
 
-/// A connection to the broker that has taken the place of one that was killed. If there is none, one is
-/// started.
-fn successor() -> Result<Client, IpcError> {
-    let until = Instant::now() + SUCCESSION;
-    let hello = hello();
+/// Goes on at the broker that has taken the place of one that was killed; `None` if there is none.
+fn succeed(what: &GoesOn) -> Option<Link> {
+    let (until, hello) = (Instant::now() + SUCCESSION, hello());
     while Instant::now() < until {
         match Client::connect(&hello) {
-            Err(IpcError::NoBroker | IpcError::Closed) => std::thread::sleep(PAUSE),
-            other => return other,
+            Ok(client) => {
+                let mut link = Link::new(client);
+                (what.resume)(&mut link);
+                link.watch();
+                return Some(link);
+            }
+            Err(IpcError::Version { .. } | IpcError::Refused { .. }) => return None,
+            Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    connect()
+    None
 }
 
 /// Another connection.

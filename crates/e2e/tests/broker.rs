@@ -127,3 +127,17 @@ fn wait_for_ids(host: &Host, count: usize) -> Result<(), Error> {
         Ok((ids == count).then_some(()))
     })
 }
+
+/// The program hears of it, and does not start another one.
+#[test]
+fn a_broker_that_is_ended_on_purpose_stays_away() -> Result<(), Error> {
+    let lab = Lab::new()?;
+    let host = lab.host(0);
+    let server = host.verbs(["rping", "-s"]).device(Some("roce")).spawn()?;
+    wait_for_ids(host, 1)?;
+    host.command(&["broker", "--shutdown", "--force"])?.run(LIMIT)?.expect_success()?;
+    let said = server.finish(LIMIT)?;
+    assert!(said.text().contains("No such device"), "{}", said.text());
+    assert!(broker(host).is_err(), "somebody has started a broker");
+    Ok(())
+}

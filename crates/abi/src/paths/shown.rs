@@ -10,7 +10,7 @@ const DIGITS: usize = 16;
 
 /// The number of bytes that one of our places has before the path that it represents; 0 for every
 /// other path.
-fn prefix(path: &[u8]) -> usize {
+pub(super) fn prefix(path: &[u8]) -> usize {
     if path.first() != Some(&b'/') {
         return 0;
     }

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat, readlinkat_raw};
 
 use crate::lock::Lock;
 use crate::paths::text::{Contents, Real, contents};
-use crate::paths::{c_path, counters, exists};
+use crate::paths::{c_path, counters, exists, shown};
 use crate::{broker, log};
 
 /// How long a directory is used before checking again whether addresses have changed.
@@ -69,14 +69,13 @@ pub(super) fn find(path: &[u8]) -> Option<CString> {
 
 /// A path without links, as `realpath(3)` has it; `None` if it does not exist.
 pub(super) fn resolved(path: &[u8]) -> Option<Vec<u8>> {
-    let root = root()?;
     let place = find(path).or_else(|| CString::new(path).ok())?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let file = openat(CWD, &place, flags, Mode::empty()).ok()?;
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let found = readlinkat(CWD, link, Vec::new()).ok()?.into_bytes();
-    let below = found.strip_prefix(root.as_os_str().as_bytes());
-    Some(below.map(<[u8]>::to_vec).unwrap_or(found))
+    let mut found = readlinkat(CWD, link, Vec::new()).ok()?.into_bytes();
+    found.drain(..shown::prefix(&found));
+    Some(found)
 }
 
 /// Whether a path leads to the counters of a port.

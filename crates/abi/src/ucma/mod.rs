@@ -143,9 +143,16 @@ fn open_files() -> Vec<(c_int, File)> {
     own.clone()
 }
 
-/// Whether any file is open.
-fn any_open() -> bool {
-    !open_files().is_empty()
+/// Whether a file may go on at another broker. If nobody has the other end of its event socket, its broker
+/// has closed it, or has left nothing. The thread of those that also reach the kernel's devices has that
+/// socket.
+fn may_go_on(fd: c_int, file: &File) -> bool {
+    file.both.is_some() || !has_hung_up(fd)
+}
+
+/// Whether any file may.
+fn any_may_go_on() -> bool {
+    open_files().iter().any(|(fd, file)| may_go_on(*fd, file))
 }
 
 /// Goes on with the open files at the broker that has taken the place of one that was killed. It has what
@@ -153,11 +160,9 @@ fn any_open() -> bool {
 fn resume(client: &mut Client) {
     let (apm, tcp) = (who::apm().unwrap_or_default(), polypath_engine::tcp_port());
     for (fd, file) in open_files() {
-        // If nobody has the other end, the broker has closed the file, or nobody has taken its place.
-        if file.both.is_none() && has_hung_up(fd) {
-            continue;
-        }
-        if let Err(error) = client.cm_resume(file.number, apm, tcp) {
+        if may_go_on(fd, &file)
+            && let Err(error) = client.cm_resume(file.number, apm, tcp)
+        {
             log::warn(format_args!("rdma_cm ids are lost: {error}"));
         }
     }
@@ -264,7 +269,7 @@ fn open_ours(flags: c_int, device: Option<Ucma>) -> Result<c_int, c_int> {
     FILES.lock().get_or_insert_default().insert(fd, file);
     own(fd, file);
     mark(fd, true);
-    broker::keep(GoesOn { is_any: any_open, resume });
+    broker::keep(GoesOn { is_any: any_may_go_on, resume });
     Ok(socket.into_raw_fd())
 }
 
