@@ -22,6 +22,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct NoticeQueue<T> {
     fd: OwnedFd,
     into: OwnedFd,
+    /// A program that has closed its descriptor must not get SIGPIPE.
+    _reader: OwnedFd,
     queue: Mutex<Queue<T>>,
 }
 
@@ -50,8 +52,9 @@ impl<T> NoticeQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         let (fd, into) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&into, true)?;
+        let reader = fd.try_clone()?;
         let queue = Queue { notices: VecDeque::new(), untold: 0 };
-        Ok(Self { fd, into, queue: Mutex::new(queue) })
+        Ok(Self { fd, into, _reader: reader, queue: Mutex::new(queue) })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
