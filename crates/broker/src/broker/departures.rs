@@ -29,6 +29,20 @@ struct Departure {
     others: Vec<u64>,
 }
 
+/// Why a CM file can't be taken over.
+pub(super) fn refusal_of(why: CantMove) -> Refusal {
+    let (errno, text) = match why {
+        CantMove::Number => {
+            (libc::EADDRINUSE, "another program here has the number of an rdma_cm id".into())
+        }
+        CantMove::Port(port) => {
+            (libc::EADDRINUSE, format!("another program here has rdma_cm port {port}"))
+        }
+        CantMove::Invalid => (libc::EINVAL, "a CM file that does not fit together".into()),
+    };
+    Refusal::new(errno, text)
+}
+
 impl Broker {
     /// Asks a process to leave this host. The asker gets its answer when it has left.
     pub(super) fn take_off(
@@ -104,17 +118,7 @@ impl Broker {
             return reply(Reply::Done);
         };
         self.close_file(file);
-        Err(match why {
-            CantMove::Number => Refusal::new(
-                libc::EADDRINUSE,
-                "another program here has the number of an rdma_cm id",
-            ),
-            CantMove::Port(port) => Refusal::new(
-                libc::EADDRINUSE,
-                format!("another program here has rdma_cm port {port}"),
-            ),
-            CantMove::Invalid => invalid("that does not fit together"),
-        })
+        Err(refusal_of(why))
     }
 
     /// Takes note of the end of a connection. When the last engine of a process that leaves has gone, what

@@ -3,9 +3,10 @@
 
 use std::os::fd::AsFd;
 
-use polypath_cm::{CantMove, ClientId, FileId, KeptId};
+use polypath_cm::{ClientId, FileId, KeptId};
 use polypath_ipc::message::Reply;
 
+use super::departures::refusal_of;
 use super::requests::{Answer, Refusal, reply};
 use super::{Broker, FILE, token};
 use crate::files::LeftFile;
@@ -79,7 +80,7 @@ impl Broker {
             Ok(()) => reply(Reply::Done),
             Err(why) => {
                 self.close_file(file);
-                refused(libc::EADDRINUSE, &describe(why))
+                Err(refusal_of(why))
             }
         }
     }
@@ -105,13 +106,5 @@ impl Broker {
         if let Some(ledger) = &mut self.ledger {
             numbers.into_iter().for_each(|id| ledger.erase(id));
         }
-    }
-}
-
-fn describe(why: CantMove) -> String {
-    match why {
-        CantMove::Number => "has an id whose number another program has".into(),
-        CantMove::Port(port) => format!("has port {port}, which another program has"),
-        CantMove::Invalid => "does not fit together".into(),
     }
 }
