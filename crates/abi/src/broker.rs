@@ -22,7 +22,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) static CLIENT: Lock<Option<Link>> = Lock::new(None);
 
 /// What goes on at another broker.
-#[derive(Clone, Copy)]
 pub(crate) struct GoesOn {
     /// Whether there is anything now.
     pub(crate) is_any: fn() -> bool,
@@ -111,9 +110,7 @@ pub(crate) fn ask<T>(
     question: impl Fn(&mut Client) -> Result<T, IpcError>,
 ) -> Result<T, IpcError> {
     let mut client = CLIENT.lock();
-    if client.as_ref().is_some_and(|open| open.is_over()) {
-        *client = None;
-    }
+    client.take_if(|open| open.is_over());
     if let Some(open) = client.as_mut() {
         match question(open) {
             Err(IpcError::Refused { errno, text }) => {
@@ -138,8 +135,7 @@ pub(crate) fn ask<T>(
 /// ended on purpose has left nothing that goes on.
 fn renew() {
     let mut client = CLIENT.lock();
-    if client.as_ref().is_some_and(|open| open.is_over()) {
-        *client = None;
+    if client.take_if(|open| open.is_over()).is_some() {
         *client = goes_on().and_then(succeed);
     }
 }

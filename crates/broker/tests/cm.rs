@@ -8,13 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 
-use common::{PATIENCE, client, counter, in_namespace, readable, run};
+use common::{PATIENCE, client, cm_command, counter, create_id, in_namespace, readable, run};
 use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile};
 use rustix::thread::gettid;
 
 // linux/rdma_user_cm.h
-const CREATE_ID: u32 = 0;
 const BIND_IP: u32 = 2;
 const RESOLVE_IP: u32 = 3;
 const RESOLVE_ROUTE: u32 = 4;
@@ -27,9 +26,6 @@ const ROUTE_RESOLVED: u32 = 2;
 const CONNECT_REQUEST: u32 = 4;
 const ESTABLISHED: u32 = 9;
 const DISCONNECTED: u32 = 10;
-
-const PS_TCP: u16 = 0x0106;
-const QPT_RC: u8 = 2;
 
 /// A program that uses the rdma_cm device as librdmacm does.
 struct Program {
@@ -45,20 +41,11 @@ impl Program {
     }
 
     fn command(&mut self, command: u32, room: u16, body: &[u8]) -> Vec<u8> {
-        let mut bytes = command.to_ne_bytes().to_vec();
-        bytes.extend(u16::try_from(body.len()).unwrap().to_ne_bytes());
-        bytes.extend(room.to_ne_bytes());
-        bytes.extend(body);
-        self.client.cm_command(self.cm.file, &bytes).unwrap()
+        cm_command(&mut self.client, self.cm.file, (command, room), body).unwrap()
     }
 
     fn create_id(&mut self, uid: u64) -> u32 {
-        let mut body = uid.to_ne_bytes().to_vec();
-        body.extend(1_u64.to_ne_bytes());
-        body.extend(PS_TCP.to_ne_bytes());
-        body.extend([QPT_RC, 0, 0, 0, 0, 0]);
-        let response = self.command(CREATE_ID, 4, &body);
-        u32::from_ne_bytes(response[..4].try_into().unwrap())
+        create_id(&mut self.client, self.cm.file, uid).unwrap()
     }
 
     /// Creates an id that listens.

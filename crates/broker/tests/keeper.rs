@@ -7,7 +7,10 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, client, in_namespace, readable, run, start_broker, wait_for_end};
+use common::{
+    PATIENCE, client, cm_command, create_id, in_namespace, readable, run, start_broker,
+    wait_for_end,
+};
 use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile, Hello, IpcError, Lane};
 
@@ -121,24 +124,10 @@ fn slots_of_a_process_that_dies_before_it_has_connected_again_are_freed() {
     });
 }
 
-/// A command to a CM file that creates an id for the program's name 1.
-fn create_id(client: &mut Client, file: u64) -> Result<Vec<u8>, IpcError> {
-    let mut command = 0_u32.to_ne_bytes().to_vec();
-    command.extend([24, 0, 4, 0]);
-    for word in [1_u64, 1, 0x0002_0106] {
-        command.extend(word.to_ne_bytes());
-    }
-    client.cm_command(file, &command)
-}
-
-/// A command that destroys an id.
-fn destroy_id(client: &mut Client, file: u64, id: &[u8]) -> Result<Vec<u8>, IpcError> {
-    let mut command = 1_u32.to_ne_bytes().to_vec();
-    command.extend([16, 0, 4, 0]);
-    command.extend(1_u64.to_ne_bytes());
-    command.extend(id);
-    command.extend([0; 4]);
-    client.cm_command(file, &command)
+/// Destroys an id.
+fn destroy_id(client: &mut Client, file: u64, id: u32) -> Result<Vec<u8>, IpcError> {
+    let body = [&1_u64.to_ne_bytes()[..], &id.to_ne_bytes(), &[0; 4]].concat();
+    cm_command(client, file, (1, 4), &body)
 }
 
 fn hung_up(file: &CmFile) -> bool {
@@ -150,23 +139,23 @@ fn cm_files_outlive_brokers_that_are_killed() {
     in_namespace("cm_files_outlive_brokers_that_are_killed", || {
         let mut control = client("");
         let file = control.open_cm(Apm::Off, None).unwrap();
-        let mut ids = vec![create_id(&mut control, file.file).unwrap()];
+        let mut ids = vec![create_id(&mut control, file.file, 1).unwrap()];
         for _ in 0..3 {
             kill(control.broker_pid());
             let mut next = successor();
             // No program can end what it has not taken back.
-            assert!(destroy_id(&mut next, file.file, &ids[0]).is_err());
+            assert!(destroy_id(&mut next, file.file, ids[0]).is_err());
             next.cm_resume(file.file, Apm::Off, None).unwrap();
             let again = next.cm_resume(file.file, Apm::Off, None);
             assert_eq!(again.unwrap_err().errno(), libc::EBADF);
-            ids.push(create_id(&mut next, file.file).unwrap());
+            ids.push(create_id(&mut next, file.file, 1).unwrap());
             control = next;
         }
         assert!(!hung_up(&file));
         for id in &ids {
-            destroy_id(&mut control, file.file, id).unwrap();
+            destroy_id(&mut control, file.file, *id).unwrap();
         }
-        assert!(destroy_id(&mut control, file.file, &ids[0]).is_err());
+        assert!(destroy_id(&mut control, file.file, ids[0]).is_err());
         // A broker that ends leaves nothing.
         control.shutdown(true).unwrap();
         assert!(readable(&file.events, PATIENCE));
@@ -180,7 +169,7 @@ fn a_cm_file_that_its_program_closes_meanwhile_is_gone() {
         let mut control = client("");
         let kept = control.open_cm(Apm::Off, None).unwrap();
         let CmFile { file, events } = control.open_cm(Apm::Off, None).unwrap();
-        create_id(&mut control, file).unwrap();
+        create_id(&mut control, file, 1).unwrap();
         kill(control.broker_pid());
         let mut next = successor();
         drop(events);
@@ -190,7 +179,7 @@ fn a_cm_file_that_its_program_closes_meanwhile_is_gone() {
         let _ = next.cm_resume(file, Apm::Off, None);
         assert!((0..1000).any(|_| gone(&mut next)));
         assert!(next.cm_resume(file, Apm::Off, None).is_err());
-        create_id(&mut next, kept.file).unwrap();
+        create_id(&mut next, kept.file, 1).unwrap();
     });
 }
 

@@ -126,7 +126,7 @@ impl Cm {
             ids.push(id);
             connections.extend(connection);
         }
-        self.put_back(now, file, MovedFile { ids, connections }, env)?;
+        self.take_over(now, file, MovedFile { ids, connections }, false, env)?;
         for (number, membership) in memberships {
             self.join_again(number, &membership, env);
         }

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -82,18 +83,8 @@ impl Cm {
         self.take_over(now, file, moved, true, env)
     }
 
-    /// Takes over a file of this host, whose peers are told nothing.
-    pub(crate) fn put_back(
-        &mut self,
-        now: Duration,
-        file: FileId,
-        left: MovedFile,
-        env: &mut dyn Environment,
-    ) -> Result<(), CantMove> {
-        self.take_over(now, file, left, false, env)
-    }
-
-    fn take_over(
+    /// Takes over a file, and tells the peers of its connections if it `has_moved`.
+    pub(crate) fn take_over(
         &mut self,
         now: Duration,
         file: FileId,
@@ -106,9 +97,11 @@ impl Cm {
             (id.file, id.client) = (file, client);
         }
         self.check(&ids, &connections)?;
+        let peers: BTreeMap<u32, IpAddr> =
+            connections.iter().map(|c| (c.local_id, c.heard_at.remote)).collect();
         for mut id in ids {
-            let of_id = connections.iter().find(|c| Some(c.local_id) == id.connection);
-            settle(&mut id, of_id.map(|c| c.heard_at.remote), env);
+            let peer = id.connection.and_then(|connection| peers.get(&connection).copied());
+            settle(&mut id, peer, env);
             if let Some(port) = id.port {
                 self.ports.hold(port, id.id);
             }
@@ -131,12 +124,16 @@ impl Cm {
         {
             return Err(CantMove::Invalid);
         }
-        for (n, id) in ids.iter().enumerate() {
-            let connected = id.connection.is_none_or(|c| {
-                connections.iter().any(|x| x.local_id == c && x.owner == Some(id.id))
-            });
-            let twice = ids[..n].iter().any(|other| other.id == id.id);
-            if !connected || twice || id.uid.is_none() || !id.memberships.is_empty() {
+        let of_ids: BTreeMap<u32, Option<u32>> =
+            ids.iter().map(|id| (id.id, id.connection)).collect();
+        let owners: BTreeMap<u32, Option<u32>> =
+            connections.iter().map(|c| (c.local_id, c.owner)).collect();
+        if of_ids.len() < ids.len() || owners.len() < connections.len() {
+            return Err(CantMove::Invalid);
+        }
+        for id in ids {
+            let connected = id.connection.is_none_or(|c| owners.get(&c) == Some(&Some(id.id)));
+            if !connected || id.uid.is_none() || !id.memberships.is_empty() {
                 return Err(CantMove::Invalid);
             }
             if !self.ids.is_free(id.id) {
@@ -147,10 +144,9 @@ impl Cm {
                 free.map_err(|_| CantMove::Port(port.1))?;
             }
         }
-        for (n, c) in connections.iter().enumerate() {
-            let owned = ids.iter().any(|id| id.connection == Some(c.local_id));
-            let twice = connections[..n].iter().any(|other| other.local_id == c.local_id);
-            if !owned || twice || !c.needs_no_answer() {
+        for c in connections {
+            let owned = c.owner.and_then(|id| of_ids.get(&id)) == Some(&Some(c.local_id));
+            if !owned || !c.needs_no_answer() {
                 return Err(CantMove::Invalid);
             }
             if !self.ib.has_place_for(c) {

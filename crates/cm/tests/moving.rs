@@ -63,10 +63,7 @@ fn connections_end_properly_after_a_move() {
         w.run_for(Duration::from_secs(20));
         let (ender, other) =
             if client_ends { ((a, id), (b, child)) } else { ((b, child), (a, id)) };
-        w.disconnect(ender.0, ender.1).unwrap();
-        assert_eq!(w.expect(other.0, DISCONNECTED).id, other.1, "seed {seed}");
-        w.disconnect(other.0, other.1).unwrap();
-        assert_eq!(w.expect(ender.0, DISCONNECTED).status, 0, "seed {seed}");
+        end(&mut w, ender, other);
     }
 }
 

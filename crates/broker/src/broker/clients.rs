@@ -84,6 +84,11 @@ impl Broker {
         self.connections.insert(id, connection);
     }
 
+    /// The process of a connection, 0 if it is not visible from here.
+    pub(super) fn pid_of(&self, id: u64) -> u32 {
+        self.connections.get(&id).map_or(0, |c| c.pid)
+    }
+
     pub(super) fn handle_connection(&mut self, id: u64, event: Event) {
         if event.writable {
             self.flush(id);

@@ -165,8 +165,7 @@ impl Broker {
 
     /// Opens a CM file for a connection.
     pub(super) fn open_file(&mut self, connection: u64) -> io::Result<(FileId, OwnedFd)> {
-        let pid = self.connections.get(&connection).map_or(0, |c| c.pid);
-        let (id, theirs) = self.files.open(connection, pid)?;
+        let (id, theirs) = self.files.open(connection, self.pid_of(connection))?;
         self.begin_file(id, connection)?;
         Ok((id, theirs))
     }

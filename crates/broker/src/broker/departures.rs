@@ -106,7 +106,7 @@ impl Broker {
     /// Takes over the CM file of a process that has come from another host.
     pub(super) fn put_cm_file(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
         let invalid = |what: &str| Refusal::new(libc::EINVAL, format!("a CM file {what}"));
-        let pid = self.connections.get(&id).map_or(0, |c| c.pid);
+        let pid = self.pid_of(id);
         let brought = self.connections.get_mut(&id).and_then(|c| c.brought.take());
         let socket = brought.ok_or_else(|| invalid("without its socket"))?;
         let number = u32::try_from(file).map_err(|_| invalid("with an impossible number"))?;

@@ -1,6 +1,7 @@
 //! CM files of programs whose broker was killed: what is written down of this broker's, and what becomes of
 //! those that another one has left.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use polypath_cm::{ClientId, FileId, KeptId};
@@ -39,11 +40,9 @@ impl Broker {
 
     /// Keeps the files that a killed broker has left, until their processes connect or end.
     pub(super) fn keep_left_files(&mut self, handover: &mut Handover) {
-        let mut ids = handover.ledger.take().map(|ledger| ledger.read()).unwrap_or_default();
-        if let Some(ledger) = &mut self.ledger {
-            for id in &ids {
-                let _ = ledger.write(id);
-            }
+        let mut ids: BTreeMap<FileId, Vec<KeptId>> = BTreeMap::new();
+        for id in handover.ledger.take().map(|ledger| ledger.read()).unwrap_or_default() {
+            ids.entry(id.file()).or_default().push(id);
         }
         for (file, (pid, socket)) in std::mem::take(&mut handover.files) {
             let token = token(FILE, file.0.into());
@@ -51,32 +50,31 @@ impl Broker {
                 log!("watching a CM file of process {pid}: {error}");
                 continue;
             }
-            let of_file = ids.extract_if(.., |id| id.file() == file).collect();
-            self.files.leave(file, LeftFile { pid, socket, ids: of_file });
+            let ids = ids.remove(&file).unwrap_or_default();
+            if let Some(ledger) = &mut self.ledger {
+                ids.iter().for_each(|id| drop(ledger.write(id)));
+            }
+            self.files.leave(file, LeftFile { pid, socket, ids });
         }
     }
 
     /// Gives a process a CM file back that it had at a broker that was killed.
     pub(super) fn resume_cm_file(&mut self, id: u64, file: u64) -> Answer {
-        let refused =
-            |errno, text: &str| Err(Refusal::new(errno, format!("CM file {file} {text}")));
-        let Some(pid) = self.connections.get(&id).map(|c| c.pid) else {
-            return refused(libc::EBADF, "has no process");
-        };
+        let pid = self.pid_of(id);
         let number = u32::try_from(file).ok().map(FileId);
         let left = number.and_then(|file| Some((file, self.files.take_left(file, Some(pid))?)));
         let Some((file, LeftFile { socket, ids, .. })) = left else {
-            return refused(libc::EBADF, "was not left by a broker that was killed");
+            let text = format!("CM file {file} was not left by a broker that was killed");
+            return Err(Refusal::new(libc::EBADF, text));
         };
+        self.forget_orphan(pid);
         let _ = self.epoll.remove(socket.as_fd());
         let put = self.files.put(file, (id, pid), socket).and_then(|()| self.begin_file(file, id));
         if let Err(error) = put {
             self.end_ids(file, ids);
             return Err(Refusal::of("going on with a CM file", &error));
         }
-        let restored = self.cm.restore_file(now(), file, ids, &mut self.host);
-        self.forget_orphan(pid);
-        match restored {
+        match self.cm.restore_file(now(), file, ids, &mut self.host) {
             Ok(()) => reply(Reply::Done),
             Err(why) => {
                 self.close_file(file);
@@ -99,12 +97,8 @@ impl Broker {
 
     /// Ends connections of a file as if it was closed, so that their peers hear of it.
     fn end_ids(&mut self, file: FileId, ids: Vec<KeptId>) {
-        let numbers: Vec<u32> = ids.iter().map(KeptId::number).collect();
         self.cm.open_file(file, ClientId(NOBODY));
         let _ = self.cm.restore_file(now(), file, ids, &mut self.host);
         self.cm.close_file(now(), file, &mut self.host);
-        if let Some(ledger) = &mut self.ledger {
-            numbers.into_iter().for_each(|id| ledger.erase(id));
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use polypath_ipc::{Client, EventStream, Hello, Push};
+use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
 use polypath_telemetry::Counters as _;
 use polypath_topology::Table;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,6 +71,33 @@ pub(crate) fn veth(a: &str, b: &str) {
 /// Connects to the broker, which is started if necessary.
 pub(crate) fn client(selection: &str) -> Client {
     Client::connect_or_start(&Hello::of_this_process(selection)).unwrap()
+}
+
+/// Gives a command to a CM file, as librdmacm writes it: its number, the room for its response, and its body.
+pub(crate) fn cm_command(
+    client: &mut Client,
+    file: u64,
+    (command, room): (u32, u16),
+    body: &[u8],
+) -> Result<Vec<u8>, IpcError> {
+    let mut bytes = command.to_ne_bytes().to_vec();
+    bytes.extend(u16::try_from(body.len()).unwrap().to_ne_bytes());
+    bytes.extend(room.to_ne_bytes());
+    bytes.extend(body);
+    client.cm_command(file, &bytes)
+}
+
+/// Creates an id of a TCP-like port space with this name.
+pub(crate) fn create_id(client: &mut Client, file: u64, uid: u64) -> Result<u32, IpcError> {
+    const CREATE_ID: u32 = 0;
+    const PS_TCP: u16 = 0x0106;
+    const QPT_RC: u8 = 2;
+    let mut body = uid.to_ne_bytes().to_vec();
+    body.extend(1_u64.to_ne_bytes());
+    body.extend(PS_TCP.to_ne_bytes());
+    body.extend([QPT_RC, 0, 0, 0, 0, 0]);
+    let response = cm_command(client, file, (CREATE_ID, 4), &body)?;
+    Ok(u32::from_ne_bytes(response[..4].try_into().unwrap()))
 }
 
 /// Waits until something can be read. Returns false if it takes too long.

@@ -108,19 +108,22 @@ impl Connections {
         let told = if own.is_empty() { &[(ends.local, ends.ifindex)][..] } else { own };
         c.alternates.set_own(told);
         let established = c.state == State::Established;
-        let mad = rtu(&c, Kind::Moved);
-        let timeout = DREQ_FIRST_TIMEOUT.min(c.timeout);
-        if established && moved {
-            c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
-        }
         self.insert(c);
         if established {
             self.index_peer(local_id);
+            if moved {
+                self.tell_that_it_moved(now, local_id);
+            }
         }
-        if established && moved {
-            self.set_deadline(local_id, Some(now + timeout));
-            self.send(ends, mad, Some(local_id), 0);
-        }
+    }
+
+    fn tell_that_it_moved(&mut self, now: Duration, local_id: u32) {
+        let Some(c) = self.get_mut(local_id) else { return };
+        let (mad, timeout) = (rtu(c, Kind::Moved), DREQ_FIRST_TIMEOUT.min(c.timeout));
+        c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
+        let ends = c.endpoints;
+        self.set_deadline(local_id, Some(now + timeout));
+        self.send(ends, mad, Some(local_id), 0);
     }
 
     /// An end of this connection has moved, or has heard that this end has.

@@ -153,6 +153,8 @@ const LATENCY: Duration = Duration::from_micros(50);
 
 /// The hosts and the network between them.
 pub struct World {
+    /// What the random choices follow from.
+    pub seed: u64,
     pub now: Duration,
     pub hosts: Vec<Host>,
     pub link_faults: LinkFaults,
@@ -202,6 +204,7 @@ impl World {
             }
         };
         Self {
+            seed,
             now: Duration::from_secs(1000),
             hosts: (0..hosts).map(host).collect(),
             link_faults: LinkFaults::default(),

@@ -2,7 +2,9 @@
 
 use core::net::SocketAddr;
 
-use super::{CONNECT_REQUEST, CONNECT_RESPONSE, Client, ESTABLISHED, PS_TCP, Param, World, v4};
+use super::{
+    CONNECT_REQUEST, CONNECT_RESPONSE, Client, DISCONNECTED, ESTABLISHED, PS_TCP, Param, World, v4,
+};
 
 pub const PORT: u16 = 7174;
 
@@ -20,6 +22,15 @@ pub fn pair() -> (World, Client, Client, u32) {
     let (a, b) = (w.open(0, 1), w.open(1, 1));
     let listener = w.listener(b, 0x100, PS_TCP, any());
     (w, a, b, listener)
+}
+
+/// One end ends a connection, and then the other one. Both hear of it.
+pub fn end(w: &mut World, ender: (Client, u32), other: (Client, u32)) {
+    let seed = w.seed;
+    w.disconnect(ender.0, ender.1).unwrap();
+    assert_eq!(w.expect(other.0, DISCONNECTED).id, other.1, "seed {seed}");
+    w.disconnect(other.0, other.1).unwrap();
+    assert_eq!(w.expect(ender.0, DISCONNECTED).status, 0, "seed {seed}");
 }
 
 /// Connects a new id of `a` to a listener of `b`; returns both ends' ids.
