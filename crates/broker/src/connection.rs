@@ -39,6 +39,10 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     /// The descriptor that came with the latest message.
     pub(crate) brought: Option<OwnedFd>,
+    /// What it has not got yet of a CM file that it takes away.
+    pub(crate) taking: Vec<u8>,
+    /// What came of a CM file before its last part.
+    pub(crate) putting: Vec<u8>,
     /// The process id, as the kernel reports it.
     pub(crate) pid: u32,
     /// The name of the program, as the process reports it.
@@ -84,6 +88,8 @@ impl Connection {
         Self {
             socket,
             brought: None,
+            taking: Vec::new(),
+            putting: Vec::new(),
             pid,
             program: String::new(),
             requested: String::new(),

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use common::{PATIENCE, client, cm_command, counter, create_id, in_namespace, readable, run};
+use polypath_ipc::message::{CM_PART_MAX, Request};
 use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile};
 use rustix::thread::gettid;
@@ -283,5 +284,40 @@ fn a_file_that_was_taken_away_goes_on_where_it_is_put() {
             program.expect(ESTABLISHED);
             client.join().unwrap();
         });
+    });
+}
+
+/// They do not fit into one message.
+#[test]
+fn a_file_with_thousands_of_ids_goes_in_parts() {
+    in_namespace("a_file_with_thousands_of_ids_goes_in_parts", || {
+        common::veth("eth0", "far0");
+        run("ip addr add 10.0.0.1/24 dev eth0");
+        let mut program = Program::new();
+        for n in 0..4000 {
+            program.listen(SocketAddr::from(([10, 0, 0, 1], 2000 + n)));
+        }
+        let number = program.cm.file;
+        let (bytes, socket) = program.client.cm_take(number).unwrap();
+        assert!(bytes.len() > CM_PART_MAX, "{}", bytes.len());
+        let more = program.client.call(&Request::CmTakeMore).unwrap_err();
+        assert_eq!(more.errno(), libc::ENODATA, "{more}");
+
+        program.client = client("");
+        program.client.cm_put(number, (bytes.clone(), socket), Apm::Off, None).unwrap();
+        assert_eq!(program.client.status().unwrap().broker.cm_ids.len(), 4000);
+        let (again, _socket) = program.client.cm_take(number).unwrap();
+        assert_eq!(again.len(), bytes.len());
+    });
+}
+
+#[test]
+fn a_file_in_endless_parts_is_refused() {
+    in_namespace("a_file_in_endless_parts_is_refused", || {
+        let mut client = client("");
+        let part = Request::CmPutPart { bytes: vec![0; CM_PART_MAX] };
+        let refused = (0..1000).find_map(|_| client.call(&part).err());
+        let error = refused.expect("less than 180 MiB");
+        assert_eq!(error.errno(), libc::EMSGSIZE, "{error}");
     });
 }

@@ -126,10 +126,8 @@ impl Cm {
             ids.push(id);
             connections.extend(connection);
         }
-        self.take_over(now, file, MovedFile { ids, connections }, false, env)?;
-        for (number, membership) in memberships {
-            self.join_again(number, &membership, env);
-        }
+        let kept = MovedFile { ids, connections, memberships };
+        self.take_over(now, file, kept, false, env)?;
         for (id, end) in ends {
             self.bring_to_end(now, id, end);
         }

@@ -52,7 +52,7 @@ pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
 pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
 pub use kept::{KEPT_MEMBERSHIPS_MAX, KeptId};
-pub use moving::{CantMove, MOVABLE_IDS_MAX, MovedFile};
+pub use moving::{CantMove, MovedFile};
 pub use polypath_telemetry::CmCounters;
 pub use sizes::TableSizes;
 
@@ -137,7 +137,7 @@ impl Cm {
             files: files::FileTable::default(),
             ids: ids::IdTable::new(first_id, keeps),
             ports: ports::PortTable::default(),
-            memberships: cma::multicast::MembershipTable::default(),
+            memberships: cma::multicast::MembershipTable::new(first_id),
             ib: ibcm::Connections::new(connections, mads, keeps, Box::new(random)),
             early: early::Waiting::default(),
             orders: VecDeque::new(),

@@ -2,27 +2,31 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::Cm;
+use crate::cma::multicast::Membership;
 use crate::env::{ClientId, Environment, FileId, RouteQuery};
 use crate::ibcm::Connection;
 use crate::ids::{Attachment, CmId};
 
-/// The ids and connections of a file, for the connection manager of another host. Both must be of the same
-/// version.
+/// The ids, connections and multicast groups of a file, for the connection manager of another host. Both
+/// must be of the same version.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MovedFile {
+    /// What they are members of is in `memberships` only.
     pub(crate) ids: Vec<CmId>,
     pub(crate) connections: Vec<Connection>,
+    /// With their numbers.
+    pub(crate) memberships: Vec<(u32, Membership)>,
 }
 
 /// Why a file can't be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CantMove {
-    /// An id or a connection has a number that is in use here.
+    /// An id, a connection or a membership has a number that is in use here.
     Number,
     /// A port that an id holds is in use here, with this number.
     Port(u16),
@@ -30,42 +34,39 @@ pub enum CantMove {
     Invalid,
 }
 
-/// The most ids of a file that can move. What is known of each takes up to 1,100 bytes, and all of it has to
-/// fit into one message.
-pub const MOVABLE_IDS_MAX: usize = 160;
-
 impl Cm {
-    /// The number of a client's ids that can't move now: they belong to multicast groups, may migrate to
-    /// alternate paths, something of their connections is under way, or their file has too many.
+    /// The number of a client's ids that can't move now: they may migrate to alternate paths, or something
+    /// of their connections is under way.
     pub fn immobile_ids(&self, client: ClientId) -> usize {
         let immobile = |id: &&CmId| id.client == client && !self.is_mobile(id);
         self.ids.iter().filter(immobile).count()
     }
 
     fn is_mobile(&self, id: &CmId) -> bool {
-        id.uid.is_some()
-            && self.files.id_count(id.file) <= MOVABLE_IDS_MAX
-            && id.memberships.is_empty()
-            && id.connection.is_none_or(|connection| self.ib.can_move(connection))
+        id.uid.is_some() && id.connection.is_none_or(|connection| self.ib.can_move(connection))
     }
 
     /// Takes a file away, whose program moves to another host, with all that it holds. Peers are told
     /// nothing. `None` if something of it can't move now, or if events wait; then nothing has changed.
-    pub fn take_file(&mut self, file: FileId) -> Option<MovedFile> {
+    pub fn take_file(&mut self, file: FileId, env: &mut dyn Environment) -> Option<MovedFile> {
         let of_file = || self.ids.iter().filter(|id| id.file == file);
         if self.files.event_count(file) > 0 || !of_file().all(|id| self.is_mobile(id)) {
             return None;
         }
         let numbers: Vec<u32> = of_file().map(|id| id.id).collect();
-        let ids: Vec<CmId> = numbers.iter().filter_map(|id| self.ids.remove(*id)).collect();
-        for id in &ids {
+        let mut ids: Vec<CmId> = numbers.iter().filter_map(|id| self.ids.remove(*id)).collect();
+        let mut memberships = Vec::new();
+        for id in &mut ids {
             if let Some(port) = id.port {
                 self.ports.release(port, id.id);
+            }
+            for number in core::mem::take(&mut id.memberships) {
+                memberships.extend(self.end_membership(number, env).map(|m| (number, m)));
             }
         }
         let connections = ids.iter().filter_map(|id| self.ib.take(id.connection?)).collect();
         self.files.close(file);
-        Some(MovedFile { ids, connections })
+        Some(MovedFile { ids, connections, memberships })
     }
 
     /// Takes a file over, which [`Cm::take_file`] gave on the program's former host, and tells the peers of
@@ -88,7 +89,7 @@ impl Cm {
         &mut self,
         now: Duration,
         file: FileId,
-        MovedFile { mut ids, connections }: MovedFile,
+        MovedFile { mut ids, connections, memberships }: MovedFile,
         has_moved: bool,
         env: &mut dyn Environment,
     ) -> Result<(), CantMove> {
@@ -96,7 +97,7 @@ impl Cm {
         for id in &mut ids {
             (id.file, id.client) = (file, client);
         }
-        self.check(&ids, &connections)?;
+        self.check(&ids, &connections, &memberships)?;
         let peers: BTreeMap<u32, IpAddr> =
             connections.iter().map(|c| (c.local_id, c.heard_at.remote)).collect();
         for mut id in ids {
@@ -114,11 +115,19 @@ impl Cm {
             let local = at.map(|at| (at.local, at.ifindex));
             self.ib.put(now, connection, client, local, &own, has_moved);
         }
+        for (number, membership) in memberships {
+            self.join_again(number, membership, env);
+        }
         Ok(())
     }
 
     /// Whether all that a file holds is free, and fits together.
-    fn check(&self, ids: &[CmId], connections: &[Connection]) -> Result<(), CantMove> {
+    fn check(
+        &self,
+        ids: &[CmId],
+        connections: &[Connection],
+        memberships: &[(u32, Membership)],
+    ) -> Result<(), CantMove> {
         if self.ids.len() + ids.len() > self.config.max_ids
             || ids.len() > self.config.max_ids_per_file
         {
@@ -143,6 +152,14 @@ impl Cm {
                 let free = self.ports.check(&self.ids, id, source, port, id.options.reuse_address);
                 free.map_err(|_| CantMove::Port(port.1))?;
             }
+        }
+        let groups: BTreeSet<u32> = memberships.iter().map(|(number, _)| *number).collect();
+        let owned = |(_, m): &(u32, Membership)| of_ids.contains_key(&m.owner());
+        if groups.len() < memberships.len() || !memberships.iter().all(owned) {
+            return Err(CantMove::Invalid);
+        }
+        if groups.iter().any(|number| self.memberships.get(*number).is_some()) {
+            return Err(CantMove::Number);
         }
         for c in connections {
             let owned = c.owner.and_then(|id| of_ids.get(&id)) == Some(&Some(c.local_id));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use common::pairs::*;
@@ -38,15 +38,21 @@ fn put_on(w: &mut World, at: usize, file: u32, moved: &MovedFile) -> Result<Clie
     Ok(c)
 }
 
+fn take(w: &mut World, c: Client) -> Option<MovedFile> {
+    let host = &mut w.hosts[c.host];
+    host.cm.take_file(c.file, &mut host.env)
+}
+
 /// Moves a program to the third host.
 fn move_away(w: &mut World, c: Client) -> Client {
-    let moved = w.hosts[c.host].cm.take_file(c.file).expect("nothing is under way");
+    let moved = take(w, c).expect("nothing is under way");
     put(w, &moved).expect("the third host has nothing")
 }
 
 fn is_empty(w: &World, host: usize) -> bool {
     let sizes = w.hosts[host].cm.table_sizes();
-    sizes.ids + sizes.ports + sizes.connections + sizes.by_peer + sizes.timers == 0
+    let of_ids = sizes.ids + sizes.ports + sizes.memberships;
+    of_ids + sizes.connections + sizes.by_peer + sizes.timers == 0
 }
 
 /// Whoever moves, and whoever ends the connection then, both learn of it.
@@ -87,7 +93,7 @@ fn a_program_moves_again() {
     let (mut w, a, b, (id, child)) = three(3);
     let b = move_away(&mut w, b);
     w.run_for(Duration::from_secs(1));
-    let moved = w.hosts[MOVED].cm.take_file(b.file).unwrap();
+    let moved = take(&mut w, b).unwrap();
     assert!(is_empty(&w, MOVED));
     let back = put_on(&mut w, 1, 2, &moved).unwrap();
     w.run_for(Duration::from_secs(1));
@@ -109,7 +115,7 @@ fn both_ends_move_one_after_the_other() {
     w.destroy(b, first_child).unwrap();
     let a = move_away(&mut w, a);
     w.run_for(Duration::from_secs(1));
-    let moved = w.hosts[1].cm.take_file(b.file).unwrap();
+    let moved = take(&mut w, b).unwrap();
     let b = put_on(&mut w, MOVED, 2, &moved).unwrap();
     w.run_for(Duration::from_secs(1));
     w.disconnect(a, id).unwrap();
@@ -131,8 +137,7 @@ fn what_is_under_way_does_not_move() {
     let (mut w, a, b, (id, child)) = three(6);
     let immobile = |w: &mut World, c: Client| {
         let client = polypath_cm::ClientId(u64::from(c.file.0));
-        let taken = w.hosts[c.host].cm.take_file(c.file).is_some();
-        assert!(!taken);
+        assert!(take(w, c).is_none());
         w.hosts[c.host].cm.immobile_ids(client)
     };
     let new = w.resolved(a, 0xc, PS_TCP, server());
@@ -151,14 +156,14 @@ fn what_is_under_way_does_not_move() {
     w.expect(a, TIMEWAIT_EXIT);
     w.expect(b, TIMEWAIT_EXIT);
     for c in [a, b] {
-        assert!(w.hosts[c.host].cm.take_file(c.file).is_some());
+        assert!(take(&mut w, c).is_some());
     }
 }
 
 #[test]
 fn what_is_in_use_on_the_new_host_is_refused_and_changes_nothing() {
     let (mut w, _, b, _) = three(7);
-    let moved = w.hosts[1].cm.take_file(b.file).unwrap();
+    let moved = take(&mut w, b).unwrap();
     let other = w.open(MOVED, 9);
     let id = w.create(other, 0x55, PS_TCP);
     assert_eq!(put(&mut w, &moved).err(), Some(CantMove::Number), "the id");
@@ -194,11 +199,45 @@ fn a_peer_that_knows_nothing_of_it_is_not_asked_for_ever() {
 #[test]
 fn a_connection_that_the_peer_has_ended_meanwhile_ends() {
     let (mut w, a, b, (id, child)) = three(9);
-    let moved = w.hosts[1].cm.take_file(b.file).unwrap();
+    let moved = take(&mut w, b).unwrap();
     w.disconnect(a, id).unwrap();
     w.expect(a, DISCONNECTED);
     w.destroy(a, id).unwrap();
     w.run_for(Duration::from_secs(60));
     let b = put(&mut w, &moved).unwrap();
     assert_eq!(w.expect(b, DISCONNECTED).id, child);
+}
+
+/// The interface has another number there.
+#[test]
+fn groups_are_left_here_and_joined_there() {
+    let (mut w, a, _, _) = three(10);
+    w.hosts[MOVED].env.addresses.iter_mut().for_each(|(_, ifindex)| *ifindex = 7);
+    let id = w.create(a, 0x55, PS_UDP);
+    w.bind(a, id, SocketAddr::new(v4(0), 0)).unwrap();
+    let groups: Vec<IpAddr> = (1..40).map(|n| IpAddr::from([239, 1, 1, n])).collect();
+    let numbers: Vec<u32> = groups.iter().map(|g| w.join(a, id, 0x77, *g).unwrap()).collect();
+    assert!(take(&mut w, a).is_none(), "the program has not heard that it has joined");
+    for _ in &groups {
+        w.expect(a, MULTICAST_JOIN);
+    }
+    let moved = take(&mut w, a).unwrap();
+    assert!(is_empty(&w, 0) && w.hosts[0].env.groups.is_empty());
+
+    let other = w.open(MOVED, 9);
+    let theirs: Vec<u32> = (0..4).map(|_| w.create(other, 0x56, PS_UDP)).collect();
+    w.bind(other, theirs[3], SocketAddr::new(v4(MOVED), 0)).unwrap();
+    let number = w.join(other, theirs[3], 0x78, groups[0]).unwrap();
+    assert_eq!(number, numbers[0], "both managers count from the same number here");
+    theirs[..3].iter().for_each(|id| assert!(w.destroy(other, *id).is_ok()));
+    assert_eq!(put(&mut w, &moved).err(), Some(CantMove::Number));
+    w.destroy(other, theirs[3]).unwrap();
+
+    let a = put(&mut w, &moved).unwrap();
+    let joined: Vec<_> = w.hosts[MOVED].env.groups.iter().copied().collect();
+    let by_its_interface: Vec<_> = groups.iter().map(|group| (7, *group)).collect();
+    assert_eq!(joined, by_its_interface);
+    assert_eq!(w.leave(a, numbers[3]), Ok(1), "it was told of one event, on the other host");
+    w.destroy(a, id).unwrap();
+    assert!(w.hosts[MOVED].env.groups.is_empty());
 }

@@ -22,7 +22,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 29;
+pub const VERSION: u32 = 30;
 
 /// Longest message in bytes. Below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -36,6 +36,9 @@ const RULES_BYTES_MAX: usize = 6 * 1024;
 pub fn rules_fit(rules: &[Rule]) -> bool {
     encode(&rules).is_ok_and(|bytes| bytes.len() <= RULES_BYTES_MAX)
 }
+
+/// The longest part of a CM file, bytes. It fits into a message with what comes before it.
+pub const CM_PART_MAX: usize = MESSAGE_MAX - 1024;
 
 /// Longest program name or selection string in a [`Hello`], in bytes; the broker refuses longer.
 pub const TEXT_MAX: usize = 1024;
@@ -241,13 +244,22 @@ pub enum Request {
         /// The file, as [`Reply::Cm`] gave it.
         file: u64,
     },
+    /// Asks for the next part of what the last [`CmTake`](Self::CmTake) gives. Answer: [`Reply::CmTaken`], or
+    /// [`Reply::Error`] with `ENODATA` if there is no more.
+    CmTakeMore,
+    /// Gives a part of what [`CmPut`](Self::CmPut) gives the last part of. Answer: [`Reply::Done`], or
+    /// [`Reply::Error`] with `EMSGSIZE` if all parts are longer than any file can be.
+    CmPutPart {
+        /// The part, as [`Reply::CmTaken`] gave it.
+        bytes: Vec<u8>,
+    },
     /// Takes a CM file over, whose process has come from another host. The event socket comes with the
     /// request. Answer: [`Reply::Done`], or [`Reply::Error`] with `EADDRINUSE` if one of its numbers or ports
     /// is in use here.
     CmPut {
         /// The number of the file, which it keeps.
         file: u64,
-        /// What [`Reply::CmTaken`] gave.
+        /// The last part of what [`Reply::CmTaken`] gave.
         bytes: Vec<u8>,
         /// As in [`OpenCm`](Self::OpenCm).
         apm: Apm,
@@ -386,10 +398,12 @@ pub enum Reply {
         file: u64,
     },
     /// A CM file is the process's own now: nothing of it is left in the broker. The broker's end of the event
-    /// socket comes with the message.
+    /// socket comes with the first part.
     CmTaken {
-        /// Its ids and connections, for another broker of the same version.
+        /// A part of its ids and connections, for another broker of the same version.
         bytes: Vec<u8>,
+        /// Whether there are more parts.
+        more: bool,
     },
     /// What the kernel would have written to the command's response address.
     CmResponse {
@@ -487,12 +501,19 @@ pub struct Told {
 /// # Errors
 /// [`IpcError::TooLong`] if it has more than [`MESSAGE_MAX`] bytes.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, IpcError> {
-    let bytes =
-        postcard::to_stdvec(message).map_err(|_| IpcError::Protocol("it could not be encoded"))?;
+    let bytes = encode_long(message)?;
     if bytes.len() > MESSAGE_MAX {
         return Err(IpcError::TooLong(bytes.len()));
     }
     Ok(bytes)
+}
+
+/// Encodes what goes in parts, as long as it is.
+///
+/// # Errors
+/// [`IpcError::Protocol`] if it has no encoding.
+pub fn encode_long<T: Serialize>(contents: &T) -> Result<Vec<u8>, IpcError> {
+    postcard::to_stdvec(contents).map_err(|_| IpcError::Protocol("it could not be encoded"))
 }
 
 /// Decodes a message; bytes left over are an error.
@@ -503,6 +524,14 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, IpcError> {
     if bytes.len() > MESSAGE_MAX {
         return Err(IpcError::Protocol("it is too long"));
     }
+    decode_long(bytes)
+}
+
+/// Decodes what came in parts; bytes left over are an error.
+///
+/// # Errors
+/// [`IpcError::Protocol`] if the bytes are not all of it.
+pub fn decode_long<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, IpcError> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Ok(message),
         Ok(_) => Err(IpcError::Protocol("bytes are left over")),

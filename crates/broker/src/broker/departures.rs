@@ -3,16 +3,17 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use polypath_cm::{CantMove, ClientId, FileId, MOVABLE_IDS_MAX, MovedFile};
-use polypath_ipc::message::{self, Push, Reply};
+use polypath_cm::{CantMove, ClientId, FileId, MovedFile};
+use polypath_ipc::message::{self, CM_PART_MAX, Push, Reply};
 
 use super::Broker;
 use super::requests::{Answer, Refusal, reply};
 use crate::log::log;
 use crate::sys::process::now;
 
-/// The longest description of a CM file, bytes. It must fit into a message with what comes before it.
-const MOVED_MAX: usize = message::MESSAGE_MAX - 1024;
+/// The longest description of a CM file, bytes: of an id up to 1,100, and up to 1,024 multicast groups of
+/// some.
+const MOVED_MAX: usize = 64 << 20;
 
 /// The processes that leave.
 #[derive(Debug, Default)]
@@ -63,9 +64,8 @@ impl Broker {
         if ids > 0 && !force {
             let text = format!(
                 "process {pid} has {ids} rdma_cm ids that can't move now: their connections are being made \
-                 or ended, or may migrate to alternate paths, or they are in multicast groups, or more than \
-                 {MOVABLE_IDS_MAX} of one event channel. Try again, or repeat the command with --force if \
-                 the program can do without them"
+                 or ended, or may migrate to alternate paths. Try again, or repeat the command with --force \
+                 if the program can do without them"
             );
             return Err(Refusal::new(libc::EBUSY, text));
         }
@@ -86,31 +86,55 @@ impl Broker {
         if self.files.get(file).is_none_or(crate::files::File::is_stuck) {
             return Err(busy());
         }
-        let moved = self.cm.take_file(file).ok_or_else(busy)?;
-        let bytes = match message::encode(&moved) {
-            Ok(bytes) if bytes.len() <= MOVED_MAX => bytes,
-            _ => {
-                // Peers hear that it has moved to where it is.
-                self.cm.open_file(file, ClientId(id));
-                let back = self.cm.put_file(now(), file, moved, &mut self.host);
-                debug_assert_eq!(back, Ok(()), "its numbers were its own");
-                let text = "it has too many rdma_cm ids to move";
-                return Err(Refusal::new(libc::EMSGSIZE, text));
-            }
-        };
+        let moved = self.cm.take_file(file, &mut self.host).ok_or_else(busy)?;
+        let bytes = message::encode_long(&moved)
+            .map_err(|error| Refusal::new(libc::EIO, format!("taking a CM file away: {error}")))?;
         let socket = self.files.remove(file).ok_or_else(busy)?.into_socket();
         let _ = self.epoll.remove(socket.as_fd());
-        Ok((Reply::CmTaken { bytes }, Some(socket)))
+        Ok((self.part_of(id, bytes), Some(socket)))
     }
 
-    /// Takes over the CM file of a process that has come from another host.
-    pub(super) fn put_cm_file(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
+    /// Gives a process the next part of a CM file.
+    pub(super) fn take_more(&mut self, id: u64) -> Answer {
+        let rest = self.connections.get_mut(&id).map(|c| std::mem::take(&mut c.taking));
+        match rest {
+            Some(rest) if !rest.is_empty() => reply(self.part_of(id, rest)),
+            _ => Err(Refusal::new(libc::ENODATA, "no CM file is taken away")),
+        }
+    }
+
+    /// The first part of what is to be given; the rest waits.
+    fn part_of(&mut self, id: u64, mut bytes: Vec<u8>) -> Reply {
+        let rest = bytes.split_off(bytes.len().min(CM_PART_MAX));
+        let more = !rest.is_empty();
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.taking = rest;
+        }
+        Reply::CmTaken { bytes, more }
+    }
+
+    /// Takes a part of a CM file, which is not the last one.
+    pub(super) fn put_part(&mut self, id: u64, bytes: Vec<u8>) -> Answer {
+        let Some(connection) = self.connections.get_mut(&id) else { return reply(Reply::Done) };
+        if connection.putting.len() + bytes.len() > MOVED_MAX {
+            connection.putting = Vec::new();
+            return Err(Refusal::new(libc::EMSGSIZE, "a CM file that is too long"));
+        }
+        connection.putting.extend(bytes);
+        reply(Reply::Done)
+    }
+
+    /// Takes over the CM file of a process that has come from another host. `last`: the last part of it.
+    pub(super) fn put_cm_file(&mut self, id: u64, file: u64, last: Vec<u8>) -> Answer {
         let invalid = |what: &str| Refusal::new(libc::EINVAL, format!("a CM file {what}"));
         let pid = self.pid_of(id);
-        let brought = self.connections.get_mut(&id).and_then(|c| c.brought.take());
-        let socket = brought.ok_or_else(|| invalid("without its socket"))?;
+        let connection = self.connections.get_mut(&id).ok_or_else(|| invalid("of nobody"))?;
+        let mut bytes = std::mem::take(&mut connection.putting);
+        bytes.extend(last);
+        let socket = connection.brought.take().ok_or_else(|| invalid("without its socket"))?;
         let number = u32::try_from(file).map_err(|_| invalid("with an impossible number"))?;
-        let moved: MovedFile = message::decode(bytes).map_err(|_| invalid("of another version"))?;
+        let moved: MovedFile =
+            message::decode_long(&bytes).map_err(|_| invalid("of another version"))?;
         let file = FileId(number);
         let put = self.files.put(file, (id, pid), socket).and_then(|()| self.begin_file(file, id));
         put.map_err(|e| Refusal::of("taking over a CM file", &e))?;

@@ -174,10 +174,12 @@ impl Broker {
                 reply(Reply::Done)
             }
             Request::CmTake { file } => self.take_cm_file(id, file),
+            Request::CmTakeMore => self.take_more(id),
+            Request::CmPutPart { bytes } => self.put_part(id, bytes),
             Request::CmPut { file, bytes, apm, tcp } => {
                 self.host.set_apm(ClientId(id), apm);
                 self.allow_mads_by_tcp(id, tcp);
-                self.put_cm_file(id, file, &bytes)
+                self.put_cm_file(id, file, bytes)
             }
             Request::CmResume { file, apm, tcp } => {
                 self.host.set_apm(ClientId(id), apm);

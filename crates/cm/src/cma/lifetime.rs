@@ -66,7 +66,7 @@ impl Cm {
             self.ports.release(key, id);
         }
         for membership in &cm_id.memberships {
-            self.end_membership(*membership, env);
+            let _ = self.end_membership(*membership, env);
         }
         if let Some(connection) = cm_id.connection {
             self.ib.release(now, connection);

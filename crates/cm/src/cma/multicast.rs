@@ -30,13 +30,25 @@ pub(crate) struct Membership {
 }
 
 /// Every membership of every id.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MembershipTable {
     memberships: BTreeMap<u32, Membership>,
     next: u32,
 }
 
+impl Membership {
+    /// The id that is the member.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
+    }
+}
+
 impl MembershipTable {
+    /// An empty table. Numbers are given from `next` on.
+    pub(crate) fn new(next: u32) -> Self {
+        Self { memberships: BTreeMap::new(), next }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.memberships.len()
     }
@@ -130,37 +142,39 @@ impl Cm {
         let events_reported = membership.events_reported;
         let id = self.ids.named(file, membership.owner).map_err(|_| errno::EINVAL)?;
         id.memberships.retain(|m| *m != number);
-        self.end_membership(number, env);
+        let _ = self.end_membership(number, env);
         self.files.remove_events(file, |e| e.membership == Some(number));
         Ok(u32_response(events_reported))
     }
 
-    /// Joins a group for an id that has come back, under the number that the program knows. If that is not
-    /// possible any more, the id is not in the group.
+    /// Joins a group for an id that has come back, under the number that the program knows, which is free,
+    /// and by the interface that the id has here. If that is not possible, the id is not in the group.
     pub(crate) fn join_again(
         &mut self,
         number: u32,
-        membership: &Membership,
+        membership: Membership,
         env: &mut dyn Environment,
     ) {
         let Some(id) = self.ids.get_mut(membership.owner) else { return };
-        if self.memberships.get(number).is_some() {
-            return;
-        }
-        let &Membership { ifindex, group, send_only, .. } = membership;
+        let ifindex = id.attachment.map_or(membership.ifindex, |at| at.ifindex);
+        let Membership { group, send_only, .. } = membership;
         if send_only || env.multicast_join(id.client, ifindex, group).is_ok() {
             id.memberships.push(number);
-            let membership = Membership { client: id.client, ..membership.clone() };
+            let membership = Membership { client: id.client, ifindex, ..membership };
             self.memberships.memberships.insert(number, membership);
         }
     }
 
-    /// Leaves a group, because its id leaves it or is destroyed.
-    pub(super) fn end_membership(&mut self, number: u32, env: &mut dyn Environment) {
-        if let Some(m) = self.memberships.memberships.remove(&number)
-            && !m.send_only
-        {
+    /// Leaves a group, because its id leaves it, is destroyed, or moves to another host.
+    pub(crate) fn end_membership(
+        &mut self,
+        number: u32,
+        env: &mut dyn Environment,
+    ) -> Option<Membership> {
+        let m = self.memberships.memberships.remove(&number)?;
+        if !m.send_only {
             env.multicast_leave(m.client, m.ifindex, m.group);
         }
+        Some(m)
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Client, UNEXPECTED};
 use crate::error::IpcError;
-use crate::message::{Reply, Request};
+use crate::message::{CM_PART_MAX, Reply, Request};
 use crate::settings::Apm;
 
 /// An open CM file.
@@ -47,10 +47,20 @@ impl Client {
     /// # Errors
     /// Those of [`call`](Self::call); `EBUSY` if something of it is under way.
     pub fn cm_take(&mut self, file: u64) -> Result<(Vec<u8>, OwnedFd), IpcError> {
-        match self.call_with_fd(&Request::CmTake { file })? {
-            (Reply::CmTaken { bytes }, Some(socket)) => Ok((bytes, socket)),
-            _ => Err(UNEXPECTED),
+        let (Reply::CmTaken { mut bytes, mut more }, Some(socket)) =
+            self.call_with_fd(&Request::CmTake { file })?
+        else {
+            return Err(UNEXPECTED);
+        };
+        while more {
+            let Reply::CmTaken { bytes: part, more: rest } = self.call(&Request::CmTakeMore)?
+            else {
+                return Err(UNEXPECTED);
+            };
+            bytes.extend(part);
+            more = rest;
         }
+        Ok((bytes, socket))
     }
 
     /// Gives a broker a CM file that [`cm_take`](Self::cm_take) took away from one.
@@ -60,10 +70,15 @@ impl Client {
     pub fn cm_put(
         &mut self,
         file: u64,
-        (bytes, socket): (Vec<u8>, OwnedFd),
+        (mut bytes, socket): (Vec<u8>, OwnedFd),
         apm: Apm,
         tcp: Option<u16>,
     ) -> Result<(), IpcError> {
+        while bytes.len() > CM_PART_MAX {
+            let rest = bytes.split_off(CM_PART_MAX);
+            self.done(&Request::CmPutPart { bytes })?;
+            bytes = rest;
+        }
         self.send_with_fd(&Request::CmPut { file, bytes, apm, tcp }, Some(socket.as_fd()))?;
         match self.receive()? {
             (Reply::Done, _) => Ok(()),
