@@ -186,6 +186,22 @@ fn sigterm_ends_it_cleanly_and_event_streams_are_told() {
 }
 
 #[test]
+fn who_connects_to_a_stopped_broker_is_told_which_process_it_is() {
+    in_namespace("who_connects_to_a_stopped_broker_is_told_which_process_it_is", || {
+        let before = client("");
+        let pid = before.broker_pid();
+        common::run(&format!("kill -STOP {pid}"));
+        let (user, hello) = (rustix::process::getuid().as_raw(), Hello::of_this_process(""));
+        let patience = Duration::from_millis(200);
+        let error = Client::connect_within(patience, user, &hello).unwrap_err();
+        assert_eq!(error.errno(), libc::ETIMEDOUT);
+        assert!(error.to_string().contains(&format!("kill -CONT {pid}")), "{error}");
+        common::run(&format!("kill -CONT {pid}"));
+        assert_eq!(client("").broker_pid(), pid);
+    });
+}
+
+#[test]
 fn a_broker_in_use_ends_only_by_force() {
     in_namespace("a_broker_in_use_ends_only_by_force", || {
         let other = client("");

@@ -116,7 +116,7 @@ impl Cm {
             self.ib.put(now, connection, client, local, &own, has_moved);
         }
         for (number, membership) in memberships {
-            self.join_again(number, membership, env);
+            self.join_again(number, &membership, env);
         }
         Ok(())
     }

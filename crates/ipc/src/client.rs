@@ -28,6 +28,10 @@ pub use end::HangUp;
 /// starts a process, so attempts are milliseconds apart.
 const ROUNDS: u32 = 16;
 
+/// How long a broker may take to answer a hello. It does nothing but answer, so a longer time shows one that
+/// does not run.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A control connection to the broker: each request has one answer.
 ///
 /// The broker closes everything that was opened through the connection (lanes, CM files) when this
@@ -73,6 +77,14 @@ impl Client {
     /// # Errors
     /// Those of [`connect`](Self::connect).
     pub fn connect_to(user: u32, hello: &Hello) -> Result<Self, IpcError> {
+        Self::connect_within(HELLO_PATIENCE, user, hello)
+    }
+
+    /// Connects to the running broker of a user if it answers within this time.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect); [`IpcError::Silent`] if it does not.
+    pub fn connect_within(patience: Duration, user: u32, hello: &Hello) -> Result<Self, IpcError> {
         let socket = socket::connect(user)?;
         let mut client = Self {
             socket,
@@ -82,7 +94,9 @@ impl Client {
             broker_pid: 0,
             buffer: vec![0; MESSAGE_MAX].into_boxed_slice(),
         };
-        match client.call(&Request::Hello(hello.clone()))? {
+        client.send(&Request::Hello(hello.clone()))?;
+        client.await_answer(patience)?;
+        match client.receive()?.0 {
             Reply::Hello { version, pid, .. } if version != hello.version => {
                 Err(IpcError::Version { ours: hello.version, theirs: version, pid })
             }
@@ -171,6 +185,18 @@ impl Client {
         match message::decode(&self.buffer[..got.len])? {
             Reply::Error { errno, text } => Err(IpcError::Refused { errno, text }),
             reply => Ok((reply, got.fd)),
+        }
+    }
+
+    /// Waits until there is an answer.
+    fn await_answer(&self, patience: Duration) -> Result<(), IpcError> {
+        let ready = socket::wait_for(self.socket.as_fd(), PollFlags::IN, Some(patience));
+        match ready {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let pid = socket::peer(self.socket.as_fd()).map_or(0, |(pid, _)| pid);
+                Err(IpcError::Silent { pid })
+            }
+            other => other.map_err(|e| io_error("waiting for the broker's answer", e)),
         }
     }
 

@@ -39,6 +39,15 @@ pub enum IpcError {
         /// Its program's name, if the system reports it.
         program: String,
     },
+    /// The broker runs, and does not answer.
+    #[error(
+        "the broker (pid {pid}) does not answer. If it was stopped (SIGSTOP, a frozen container), let it go \
+         on (`kill -CONT {pid}`); what is connected already does not need it"
+    )]
+    Silent {
+        /// Its process id.
+        pid: u32,
+    },
     /// The broker uses another version of the protocol.
     #[error(
         "the running broker (pid {pid}) speaks version {theirs} of the protocol, this program version \
@@ -82,6 +91,7 @@ impl IpcError {
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::NoBroker | Self::Start(_) => libc::ENODEV,
             Self::Closed => libc::EPIPE,
+            Self::Silent { .. } => libc::ETIMEDOUT,
             Self::ForeignUser { .. } => libc::EPERM,
             Self::Version { .. } | Self::Protocol(_) => libc::EPROTO,
             Self::TooLong(_) => libc::EMSGSIZE,

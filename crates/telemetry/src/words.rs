@@ -192,7 +192,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::LinkDown => "local link down",
             Self::AddressRemoved => "local address removed",
-            Self::AdminDown => "taken down by the administrator",
+            Self::AdminDown => "taken down by the administrator, or its interface left the device",
             Self::PeerNotice => "the peer gave it up",
             Self::ProbesLost => "probes unanswered while another path answers",
             Self::Primary => "the primary path is back",

@@ -85,7 +85,9 @@ fn broker(device: &str) -> Vec<Finding> {
             return match Client::connect(&Hello::of_this_process("")) {
                 Ok(client) => vec![running(&client), port(Some(client.broker_pid())), refused],
                 // If the port's state is the reason, the error already says so.
-                Err(_) if matches!(error, IpcError::Start(_)) => vec![refused],
+                Err(_) if matches!(error, IpcError::Start(_) | IpcError::Silent { .. }) => {
+                    vec![refused]
+                }
                 Err(_) => vec![port(None), refused],
             };
         }
@@ -145,6 +147,7 @@ fn cure_of(error: &IpcError) -> &'static str {
         IpcError::Refused { .. } => {
             "choose other interfaces with --device; `ip link` shows those there are"
         }
+        IpcError::Silent { .. } => "do what the message says",
         IpcError::ForeignUser { .. } => "end the other user's process that holds the name",
         _ => "look into ~/.local/state/polypath/broker.log",
     }

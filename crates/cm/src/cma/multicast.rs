@@ -152,15 +152,15 @@ impl Cm {
     pub(crate) fn join_again(
         &mut self,
         number: u32,
-        membership: Membership,
+        membership: &Membership,
         env: &mut dyn Environment,
     ) {
         let Some(id) = self.ids.get_mut(membership.owner) else { return };
         let ifindex = id.attachment.map_or(membership.ifindex, |at| at.ifindex);
-        let Membership { group, send_only, .. } = membership;
+        let &Membership { group, send_only, .. } = membership;
         if send_only || env.multicast_join(id.client, ifindex, group).is_ok() {
             id.memberships.push(number);
-            let membership = Membership { client: id.client, ifindex, ..membership };
+            let membership = Membership { client: id.client, ifindex, ..membership.clone() };
             self.memberships.memberships.insert(number, membership);
         }
     }

@@ -24,6 +24,12 @@ macro_rules! perftest {
 
 programs! {
     rc_tag_latency: perftest!("rc_v", "tag_lat -n 500 -w 50");
+    /// It looks for completions, asks for the next event, and sleeps without looking again.
+    rc_tag_latency_asleep: Case::two(
+        "env UCX_TLS=rc_v ucx_perftest -E sleep", WAITS,
+        "env UCX_TLS=rc_v ucx_perftest {server} -E sleep -t tag_lat -s 8192 -n 4000 -w 50",
+        &["Final:"],
+    ).within(LIMIT).typed();
     #[ignore = "long: make ecosystem runs it"]
     rc_tag_bandwidth: perftest!("rc_v", "tag_bw -s 65536 -n 200 -w 20");
     #[ignore = "long: make ecosystem runs it"]
