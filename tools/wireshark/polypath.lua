@@ -52,7 +52,7 @@ local opcode_names = { [UD_SEND_ONLY] = "UD.SendOnly" }
 for code, layout in pairs(opcodes) do
     opcode_names[code] = "MP." .. layout[1]
 end
-local hello_kinds = { [1] = "HELLO", [2] = "HELLO_ACK", [3] = "HELLO_DONE" }
+local hello_kinds = { [1] = "HELLO", [2] = "HELLO_ACK", [3] = "HELLO_DONE", [4] = "ENDED" }
 local control_kinds = { [0] = "PROBE", [1] = "ADDRESSES", [2] = "TABLE", [3] = "NOTICE", [4] = "BYE" }
 local states = {
     [0] = "probing", [1] = "up", [2] = "suspect", [3] = "dead", [4] = "recovering", [5] = "down",

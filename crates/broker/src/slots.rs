@@ -66,6 +66,8 @@ pub(crate) struct Slots {
     owners: BTreeMap<u8, Owner>,
     /// Freed slots, the one that was freed first at the front.
     freed: VecDeque<u8>,
+    /// Freed slots whose process was cut off, most likely because it has ended, with its number.
+    cut_off: BTreeMap<u8, u32>,
     receive_buffer: u32,
     /// The number of changes of owners.
     revision: u64,
@@ -96,6 +98,7 @@ impl Slots {
             order: SlotOrder::new(seed),
             owners: BTreeMap::new(),
             freed: VecDeque::new(),
+            cut_off: BTreeMap::new(),
             receive_buffer,
             revision: 0,
             channels: Channels::default(),
@@ -120,6 +123,7 @@ impl Slots {
             order: SlotOrder::new(state.order),
             owners: BTreeMap::new(),
             freed: VecDeque::new(),
+            cut_off: BTreeMap::new(),
             receive_buffer,
             revision: 0,
             channels: Channels::default(),
@@ -182,7 +186,13 @@ impl Slots {
         let slots: Vec<u8> = self.owners.iter().filter_map(theirs).collect();
         for slot in slots {
             self.close(slot);
+            self.cut_off.insert(slot, pid);
         }
+    }
+
+    /// The process that had a slot until it was cut off. The slot is free, or of nobody.
+    pub(crate) fn cut_off(&self, slot: u8) -> Option<u32> {
+        self.cut_off.get(&slot).copied()
     }
 
     fn steer(&self) -> io::Result<()> {
@@ -220,6 +230,7 @@ impl Slots {
     }
 
     fn give(&mut self, slot: u8, owner: Owner) -> io::Result<()> {
+        self.cut_off.remove(&slot);
         if let Err(error) = self.prepare(slot) {
             if self.place(slot) < self.sockets.len() {
                 self.freed.push_back(slot);
@@ -274,12 +285,17 @@ impl Slots {
         true
     }
 
-    /// Frees all slots of a connection.
-    pub(crate) fn close_all_of(&mut self, connection: u64) {
-        let mine = |(slot, owner): (&u8, &Owner)| (owner.connection == connection).then_some(*slot);
-        let slots: Vec<u8> = self.owners.iter().filter_map(mine).collect();
-        for slot in slots {
+    /// Frees all slots of a connection. `leaves`: its process goes on elsewhere.
+    pub(crate) fn close_all_of(&mut self, connection: u64, leaves: bool) {
+        let mine = |(slot, owner): (&u8, &Owner)| {
+            (owner.connection == connection).then_some((*slot, owner.pid))
+        };
+        let slots: Vec<(u8, u32)> = self.owners.iter().filter_map(mine).collect();
+        for (slot, pid) in slots {
             self.close(slot);
+            if !leaves {
+                self.cut_off.insert(slot, pid);
+            }
         }
     }
 

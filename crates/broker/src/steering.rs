@@ -4,12 +4,15 @@
 //! the broker's own (QP1), then the sink, the multicast guard, and the slots' sockets in the order
 //! in which they were opened. The program reads the top byte of the destination QPN, byte 5 of the
 //! BTH, which is the slot. Packets for free slots go to the sink, whose filter drops everything in
-//! the kernel. So stray packets for a former process cost nothing and fill no buffer.
+//! the kernel. So stray packets for a former process cost nothing and fill no buffer. Only handshakes for
+//! free slots go to the broker, which knows what has become of a slot's process: they are few.
 //!
 //! The program handles unicast. Multicast goes to every socket that joined the group. But if only
 //! one has joined, Linux (`udp_v4_early_demux`, as of 6.18) treats it as unicast and runs the
 //! program. The multicast guard prevents this: it takes part in every IPv4 group, and drops
 //! everything.
+
+use polypath_wire::ended::HELLO_QKEY;
 
 use crate::sys::udp::Instruction;
 
@@ -25,8 +28,12 @@ pub(crate) const FIRST_SLOT_INDEX: u32 = 3;
 /// The offset of the destination QPN's top byte in the UDP payload.
 const SLOT_OFFSET: u32 = 5;
 
+/// The offset of a datagram's Q_Key there.
+const QKEY_OFFSET: u32 = 12;
+
 // linux/bpf_common.h
 const LOAD_BYTE: u16 = 0x30;
+const LOAD_WORD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_GREATER: u16 = 0x25;
@@ -35,11 +42,11 @@ const ADD: u16 = 0x04;
 const RETURN_CONSTANT: u16 = 0x06;
 const RETURN_A: u16 = 0x16;
 
-fn instruction(code: u16, k: u32) -> Instruction {
+const fn instruction(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }
 
-fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
+const fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
     Instruction { code, jt: if_true, jf: if_false, k }
 }
 
@@ -60,14 +67,16 @@ pub(crate) fn program(slots: impl IntoIterator<Item = (u8, u32)>) -> Vec<Instruc
 fn search(ranges: &[Range]) -> Vec<Instruction> {
     let (before, after) = ranges.split_at(ranges.len() / 2);
     match (before, after) {
-        ([], []) => vec![instruction(RETURN_CONSTANT, SINK_INDEX)],
-        ([], [range, ..]) => vec![
-            jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 3),
-            jump(JUMP_IF_GREATER, range.last.into(), 2, 0),
-            instruction(ADD, range.offset),
-            instruction(RETURN_A, 0),
-            instruction(RETURN_CONSTANT, SINK_INDEX),
-        ],
+        ([], []) => FREE.to_vec(),
+        ([], [range, ..]) => {
+            let found = [
+                jump(JUMP_IF_AT_LEAST, range.first.into(), 0, 3),
+                jump(JUMP_IF_GREATER, range.last.into(), 2, 0),
+                instruction(ADD, range.offset),
+                instruction(RETURN_A, 0),
+            ];
+            found.into_iter().chain(FREE).collect()
+        }
         (before, [range, ..]) => {
             let before = search(before);
             // A condition can't jump as far as this.
@@ -78,6 +87,15 @@ fn search(ranges: &[Range]) -> Vec<Instruction> {
         (_, []) => Vec::new(),
     }
 }
+
+/// The part of the program for a free slot. Opcodes are not looked at: what has another and the Q_Key of a
+/// handshake at this place is as rare as it is harmless.
+const FREE: [Instruction; 4] = [
+    instruction(LOAD_WORD, QKEY_OFFSET),
+    jump(JUMP_IF_EQUAL, HELLO_QKEY, 0, 1),
+    instruction(RETURN_CONSTANT, OWN_INDEX),
+    instruction(RETURN_CONSTANT, SINK_INDEX),
+];
 
 /// Consecutive slots whose sockets are consecutive too.
 #[derive(Debug)]
@@ -111,13 +129,19 @@ mod tests {
     fn run(program: &[Instruction], payload: &[u8]) -> u32 {
         let (mut a, mut at) = (0_u32, 0_usize);
         for step in 0.. {
-            assert!(step < 3 + 2 * 8 + 4, "each step leaves half of 254 slots");
+            assert!(step < 3 + 2 * 8 + 4 + 2, "each step leaves half of 254 slots");
             let i = program[at];
             at += 1;
             let truth = match i.code {
                 LOAD_BYTE => {
                     let Some(byte) = payload.get(i.k as usize) else { return 0 };
                     a = u32::from(*byte);
+                    continue;
+                }
+                LOAD_WORD => {
+                    let word = payload.get(i.k as usize..).and_then(|rest| rest.first_chunk());
+                    let Some(word) = word else { return 0 };
+                    a = u32::from_be_bytes(*word);
                     continue;
                 }
                 ADD => {
@@ -157,8 +181,12 @@ mod tests {
                     slot if owned.contains(&slot) => opened_from(base, slot),
                     _ => SINK_INDEX,
                 };
-                let got = run(&program, &[0, 0, 0, 0, 0, slot, 0, 1]);
+                let mut packet = [0, 0, 0, 0, 0, slot, 0, 1, 0, 0, 0, 0, 0x80, 0x50, 0x4f, 0x4b];
+                let got = run(&program, &packet);
                 assert_eq!(got, expect, "slot {slot} of {owned:?} from {base}");
+                packet[15] = 0x4c;
+                let expect = if expect == SINK_INDEX { OWN_INDEX } else { expect };
+                assert_eq!(run(&program, &packet), expect, "a handshake for slot {slot}");
             }
         }
     }
@@ -166,7 +194,7 @@ mod tests {
     #[test]
     fn slots_in_order_make_a_short_program() {
         let all = program((1..=254).map(|slot| (slot, opened_from(100, slot))));
-        assert_eq!(all.len(), 3 + 2 + 2 * 5);
+        assert_eq!(all.len(), 3 + 2 + 2 * 8);
     }
 
     #[test]
@@ -181,7 +209,8 @@ mod tests {
                 for slot in 1..=254 {
                     let there = order.place(slot) < opened;
                     let expect = if there { index(slot) } else { SINK_INDEX };
-                    assert_eq!(run(&program, &[0, 0, 0, 0, 0, slot]), expect, "{slot} of {opened}");
+                    let packet = [0, 0, 0, 0, 0, slot, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                    assert_eq!(run(&program, &packet), expect, "{slot} of {opened}");
                 }
             }
         }

@@ -244,6 +244,27 @@ fn who_can_not_leave_is_told_why() -> Result<(), Error> {
     Ok(())
 }
 
+/// Its host says that it has ended, so nobody waits a day for a path to it.
+#[test]
+fn who_writes_to_a_program_that_is_killed_does_not_wait_for_a_path() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let run = |host: usize, words: &[&str]| {
+        let words = ["ib_write_bw", "-F", "--run_infinitely"].iter().chain(words);
+        lab.host(host).verbs(words).device(MP).env("POLYPATH_MP", "hold=86400").spawn()
+    };
+    let server = run(0, &[])?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let client = run(1, &[&lab.host(0).ipv4(0)])?;
+    lab.wait_traffic(&[&client], FLOWING, LIMIT)?;
+    server.signal(libc::SIGKILL);
+    let ended = client.finish(LIMIT)?;
+    assert!(ended.text().contains("Failed status 12"), "{}", ended.text());
+    let told = lab.host(0).status()?["broker"]["counters"]["endings_told"].as_u64();
+    assert!(told.is_some_and(|told| told > 0), "{told:?}");
+    Ok(())
+}
+
 /// Kills the broker of a host and the process that would take its place.
 fn kill_both(host: &Host) -> Result<(), Error> {
     let pid = host.status()?["broker"]["pid"].to_string();

@@ -186,7 +186,9 @@ impl PathManager {
             return Err(Refused::Malformed);
         }
         let qpn = match is_lane_number(qpn.0) {
-            true if kind == PathKind::Udp => self.lane_pair_of(&hello, src, dst)?,
+            true if kind == PathKind::Udp && hello.kind != HelloKind::Ended => {
+                self.lane_pair_of(&hello, src, dst)?
+            }
             true => return Err(Refused::UnknownSource),
             false => qpn,
         };
@@ -209,6 +211,7 @@ impl PathManager {
             HelloKind::Ack | HelloKind::Done => {
                 self.on_hello_answer(peer, qpn, &hello, from, packet.payload)
             }
+            HelloKind::Ended => self.on_ended(peer, &hello),
         }
     }
 

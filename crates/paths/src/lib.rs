@@ -31,6 +31,7 @@ mod datagram_copies;
 mod datagrams;
 mod dealing;
 mod detour;
+mod ended;
 mod groups;
 mod handshake;
 mod id;

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | 0 | magic "PPTH" |
 //! | 4 | version, 1 |
-//! | 5 | kind: 1 HELLO, 2 HELLO_ACK, 3 HELLO_DONE |
+//! | 5 | kind: 1 HELLO, 2 HELLO_ACK, 3 HELLO_DONE, 4 ENDED |
 //! | 6 | slot of the sender |
 //! | 7 | number of addresses, at most 8 |
 //! | 8 | instance of the sender's lane (8) |
@@ -95,8 +95,8 @@ use crate::key::{Ends, Key, MAC_LEN, Nonce};
 use crate::types::{MAX_PATHS, MAX_PORTS, PathState, Refused};
 use polypath_types::PeerAbilities;
 
-/// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
-pub const HELLO_QKEY: u32 = 0x8050_4f4c;
+pub use polypath_wire::ended::HELLO_QKEY;
+
 /// The most addresses in a list.
 pub const MAX_ADDRESSES: usize = 8;
 
@@ -135,6 +135,8 @@ pub(crate) enum HelloKind {
     Hello = 1,
     Ack = 2,
     Done = 3,
+    /// The sender's host says that its process has ended ([`polypath_wire::ended`]).
+    Ended = polypath_wire::ended::KIND,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,6 +206,7 @@ impl Hello {
             1 => HelloKind::Hello,
             2 => HelloKind::Ack,
             3 => HelloKind::Done,
+            polypath_wire::ended::KIND => HelloKind::Ended,
             _ => return None,
         };
         let slot = r.u8()?;

@@ -92,6 +92,9 @@ counters! {
         /// Packets for queue pair 1 whose payload is not 256 bytes.
         #[unit(Packets)]
         pub qp1_dropped_not_a_mad: u64,
+        /// Handshakes for a program that had ended without taking leave, to which this broker has said so.
+        #[unit(Packets)]
+        pub endings_told: u64,
         /// Packets between two hosts that look for each other, which this broker has passed on as their
         /// rendezvous.
         #[unit(Packets)]

@@ -30,6 +30,7 @@
 pub mod bth;
 mod bytes;
 pub mod cm;
+pub mod ended;
 pub mod error;
 pub mod ext;
 pub mod flow_label;

@@ -195,12 +195,17 @@ impl Broker {
 
     /// Closes a connection, and everything that was opened through it.
     pub(super) fn close(&mut self, id: u64) {
+        self.close_of(id, self.departures.has(id));
+    }
+
+    /// Closes a connection of a process, which goes on elsewhere if it `leaves`.
+    pub(super) fn close_of(&mut self, id: u64, leaves: bool) {
         self.note_end(id);
         let Some(Connection { pid, .. }) = self.connections.remove(&id) else { return };
         for file in self.files.of(id) {
             self.close_file(file);
         }
-        self.slots.close_all_of(id);
+        self.slots.close_all_of(id, leaves);
         self.streams.callable.set_port(id, None);
         self.gatherings.forget(id);
         self.pings.forget(id);

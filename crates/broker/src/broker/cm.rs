@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use polypath_cm::{ClientId, FileId, OutgoingMad};
 
 use super::{Broker, FILE, TURN, token};
+use crate::drops::Drop;
 use crate::files::Delivery;
 use crate::log::log;
 use crate::qp1;
@@ -42,6 +43,7 @@ impl Broker {
                     self.mads.heard_by_udp(now(), from.remote);
                     self.cm.handle_mad(now(), from, mad, &mut self.host);
                 }
+                Err(Drop::NoSuchQp) if self.is_hello(&datagram, &buffer) => {}
                 Err(reason) => reason.count(&mut self.counters),
             }
         }

@@ -30,6 +30,15 @@ struct Departure {
     others: Vec<u64>,
 }
 
+impl Departures {
+    /// Whether a connection is of a process that leaves.
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.0
+            .iter()
+            .any(|departure| departure.streams.contains(&id) || departure.others.contains(&id))
+    }
+}
+
 /// Why a CM file can't be taken over.
 pub(super) fn refusal_of(why: CantMove) -> Refusal {
     let (errno, text) = match why {
@@ -158,7 +167,7 @@ impl Broker {
             // One that does not wait any more gets none. Messages that were sent to a connection stay
             // readable when it is closed.
             self.answer(asker, &Reply::Done, None);
-            others.into_iter().for_each(|id| self.close(id));
+            others.into_iter().for_each(|id| self.close_of(id, true));
         }
     }
 }

@@ -4,6 +4,7 @@ mod channels;
 mod clients;
 mod cm;
 mod departures;
+mod endings;
 mod lacp;
 mod left_files;
 mod mad_streams;

@@ -1,8 +1,11 @@
 //! Forged, replayed and damaged control.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::*;
+use polypath_wire::ended::Question;
+use polypath_wire::packet::Packet;
 
 use crate::net::*;
 
@@ -68,4 +71,47 @@ fn the_tag_of_a_path_is_good_for_its_addresses_only() {
     let crossed = (known[0].address.remote, known[0].address.local);
     let got = host.paths.classify(peer, crossed.0, crossed.1, UDP, known[1].tag, 100);
     assert_eq!(got, Err(Refused::UnknownSource), "by the other path's addresses");
+}
+
+/// The last HELLO of the first host, as its peer's host answers it for a process that has ended.
+fn answer_for_one_that_has_ended(net: &Net) -> (IpAddr, IpAddr, Vec<u8>) {
+    let hellos = net.log.iter().rev().filter(|f| f.to == 1);
+    let mut answers = hellos.filter_map(|f| {
+        let Wire::Control(bytes) = &f.wire else { return None };
+        let question = Packet::parse_body_with(bytes, Question::of).ok().flatten()?;
+        Some((f.dst, f.src, question.answer()))
+    });
+    answers.next().expect("the first host has said HELLO")
+}
+
+/// Whoever has heard the handshake can make the answer up, but it counts only while nothing is heard.
+#[test]
+fn a_process_has_ended_only_if_it_is_silent_and_its_host_was_asked() {
+    let mut net = Net::new(13, 2);
+    net.keep_log = true;
+    net.connect();
+    net.start_traffic();
+    net.run(MS * 100);
+    let peer = net.hosts[0].peer.unwrap();
+    let (src, dst, answer) = answer_for_one_that_has_ended(&net);
+    let early = net.control(0, src, dst, &answer);
+    assert_eq!(early, Handled::Refused(Refused::Unsolicited));
+    net.pause(1, Duration::from_secs(1000));
+    net.run(Duration::from_secs(1));
+    assert!(net.has(0, |e| matches!(e, PathEvent::NoPath { .. })));
+    assert!(net.hosts[0].paths.route(peer).is_none(), "its queue pairs are held");
+
+    let (src, dst, answer) = answer_for_one_that_has_ended(&net);
+    let mut forged = answer.clone();
+    // The nonce that is repeated.
+    forged[52] ^= 1;
+    let got = net.control(0, src, dst, &forged);
+    assert_eq!(got, Handled::Refused(Refused::Authentication));
+    let elsewhere = net.control(0, "10.9.9.9".parse().unwrap(), dst, &answer);
+    assert_eq!(elsewhere, Handled::Refused(Refused::UnknownSource));
+    assert!(net.hosts[0].paths.route(peer).is_none());
+    assert_eq!(net.control(0, src, dst, &answer), Handled::Accepted);
+    assert!(net.hosts[0].paths.route(peer).is_some(), "retries may run out");
+    let again = net.control(0, src, dst, &answer);
+    assert_eq!(again, Handled::Refused(Refused::NoAssociation));
 }
