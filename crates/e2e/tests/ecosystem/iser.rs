@@ -19,7 +19,7 @@ fn contents() -> Vec<u8> {
         .collect()
 }
 
-/// Reads a disk whole over iSER, and writes parts of it. `during` is called while it is read.
+/// Reads a disk whole over iSER, once at least, and writes parts of it. `during` is called while it is read.
 fn disk(
     name: &str,
     device: Option<&str>,
@@ -53,13 +53,17 @@ fn disk(
     server.tool("timeout", &["30", "sh", "-c", &admin], "")?;
 
     let disk = format!("iser://{address}/{TARGET}/1");
-    let copy = scratch.path("copy");
-    let (input, output) = (format!("if={disk}"), format!("of={}", copy.display()));
-    let bytes = format!("bs={BLOCK}");
-    let words = ["qemu-img", "dd", "-f", "raw", "-O", "raw", &bytes, &input, &output];
-    let reader = client.verbs(words).device(device).spawn()?;
+    let (copy, enough) = (scratch.path("copy"), scratch.path("enough"));
+    // Once might be over before anything is done to it.
+    let again_and_again = format!(
+        "while qemu-img dd -f raw -O raw bs={BLOCK} if={disk} of={} && [ ! -e {} ]; do :; done; [ -e {1} ]",
+        copy.display(),
+        enough.display()
+    );
+    let reader = client.verbs(["sh", "-c", &again_and_again]).device(device).spawn()?;
     lab.wait_traffic(&[&target, &reader], 4 << 20, LIMIT)?;
     during(&lab)?;
+    scratch.write("enough", &[])?;
     reader.finish(LIMIT)?.expect_success()?;
     if scratch.read("copy")? != data {
         return Err(Error::Missing("what was read is not what the disk has".to_owned()));
