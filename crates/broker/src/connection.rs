@@ -39,8 +39,8 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     /// The descriptor that came with the latest message.
     pub(crate) brought: Option<OwnedFd>,
-    /// What it has not got yet of a CM file that it takes away.
-    pub(crate) taking: Vec<u8>,
+    /// The parts that it has not got yet of a CM file that it takes away.
+    pub(crate) taking: VecDeque<Vec<u8>>,
     /// What came of a CM file before its last part.
     pub(crate) putting: Vec<u8>,
     /// The process id, as the kernel reports it.
@@ -88,7 +88,7 @@ impl Connection {
         Self {
             socket,
             brought: None,
-            taking: Vec::new(),
+            taking: VecDeque::new(),
             putting: Vec::new(),
             pid,
             program: String::new(),

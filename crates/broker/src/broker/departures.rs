@@ -100,26 +100,23 @@ impl Broker {
             .map_err(|error| Refusal::new(libc::EIO, format!("taking a CM file away: {error}")))?;
         let socket = self.files.remove(file).ok_or_else(busy)?.into_socket();
         let _ = self.epoll.remove(socket.as_fd());
-        Ok((self.part_of(id, bytes), Some(socket)))
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.taking = bytes.chunks(CM_PART_MAX).map(<[u8]>::to_vec).collect();
+        }
+        Ok((self.next_part(id)?, Some(socket)))
     }
 
     /// Gives a process the next part of a CM file.
     pub(super) fn take_more(&mut self, id: u64) -> Answer {
-        let rest = self.connections.get_mut(&id).map(|c| std::mem::take(&mut c.taking));
-        match rest {
-            Some(rest) if !rest.is_empty() => reply(self.part_of(id, rest)),
-            _ => Err(Refusal::new(libc::ENODATA, "no CM file is taken away")),
-        }
+        reply(self.next_part(id)?)
     }
 
-    /// The first part of what is to be given; the rest waits.
-    fn part_of(&mut self, id: u64, mut bytes: Vec<u8>) -> Reply {
-        let rest = bytes.split_off(bytes.len().min(CM_PART_MAX));
-        let more = !rest.is_empty();
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.taking = rest;
-        }
-        Reply::CmTaken { bytes, more }
+    fn next_part(&mut self, id: u64) -> Result<Reply, Refusal> {
+        let parts = self.connections.get_mut(&id).map(|connection| &mut connection.taking);
+        let part = parts.and_then(|parts| Some((parts.pop_front()?, !parts.is_empty())));
+        let (bytes, more) =
+            part.ok_or_else(|| Refusal::new(libc::ENODATA, "no CM file is taken away"))?;
+        Ok(Reply::CmTaken { bytes, more })
     }
 
     /// Takes a part of a CM file, which is not the last one.

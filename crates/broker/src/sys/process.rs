@@ -23,14 +23,13 @@ pub(crate) fn now() -> Duration {
 
 /// Whether no process has this number any more. If another one has got it, it seems to be there.
 pub(crate) fn has_ended(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    match pidfd_open(pid, PidfdFlags::empty()) {
+    match watch(pid) {
         // It is readable when the process has ended and nobody has waited for it yet.
         Ok(fd) => {
             let mut list = [PollFd::new(&fd, PollFlags::IN)];
             poll(&mut list, Some(&Timespec::default())) == Ok(1)
         }
-        Err(error) => error == Errno::SRCH,
+        Err(error) => error.raw_os_error() == Some(libc::ESRCH),
     }
 }
 

@@ -70,15 +70,16 @@ impl Client {
     pub fn cm_put(
         &mut self,
         file: u64,
-        (mut bytes, socket): (Vec<u8>, OwnedFd),
+        (bytes, socket): (Vec<u8>, OwnedFd),
         apm: Apm,
         tcp: Option<u16>,
     ) -> Result<(), IpcError> {
-        while bytes.len() > CM_PART_MAX {
-            let rest = bytes.split_off(CM_PART_MAX);
+        let mut parts = bytes.chunks(CM_PART_MAX).map(<[u8]>::to_vec);
+        let last = parts.next_back().unwrap_or_default();
+        for bytes in parts {
             self.done(&Request::CmPutPart { bytes })?;
-            bytes = rest;
         }
+        let bytes = last;
         self.send_with_fd(&Request::CmPut { file, bytes, apm, tcp }, Some(socket.as_fd()))?;
         match self.receive()? {
             (Reply::Done, _) => Ok(()),
