@@ -11,7 +11,7 @@ use polypath_ipc::Lane;
 use polypath_wire::ended::{HELLO_QKEY, KIND};
 use polypath_wire::ext::Deth;
 use polypath_wire::icrc::{Flow, FlowCrc};
-use polypath_wire::{Bth, Headers, MAX_HEADERS_LEN, Opcode, ROCE_PORT};
+use polypath_wire::{Bth, Headers, Opcode, ROCE_PORT};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -21,14 +21,12 @@ fn ask(from: u8, slot: u8) {
     let bth = Bth { dest_qpn: asked, ..Bth::new(Opcode::UD_SEND_ONLY) };
     let headers =
         Headers { deth: Some(Deth { qkey: HELLO_QKEY, src_qpn: asker }), ..Headers::new(bth) };
-    let mut head = [0; MAX_HEADERS_LEN];
-    let len = headers.emit(&mut head);
     let mut payload = [0; 88];
     payload[..8].copy_from_slice(&[b'P', b'P', b'T', b'H', 1, 1, from, 0]);
     payload[16..32].fill(7);
     payload[48..52].copy_from_slice(&asker.to_be_bytes());
     payload[52..56].copy_from_slice(&asked.to_be_bytes());
-    let packet = [&head[..len], &payload].concat();
+    let packet = headers.packet(&payload);
     let socket = UdpSocket::bind((HERE, 0)).unwrap();
     let flow = Flow::new(HERE, HERE, socket.local_addr().unwrap().port());
     let icrc = FlowCrc::new(&flow).compute(0, &packet);

@@ -21,7 +21,7 @@
 use crate::bth::Bth;
 use crate::ext::Deth;
 use crate::opcode::Opcode;
-use crate::packet::{Headers, MAX_HEADERS_LEN, Packet};
+use crate::packet::{Headers, Packet};
 
 /// Q_Key of handshake packets: "\x80POL". Its top bit keeps applications from using it by accident.
 pub const HELLO_QKEY: u32 = 0x8050_4f4c;
@@ -79,8 +79,6 @@ impl Question {
     pub fn answer(&self) -> Vec<u8> {
         let bth = Bth { dest_qpn: self.asker, ..Bth::new(Opcode::UD_SEND_ONLY) };
         let deth = Deth { qkey: HELLO_QKEY, src_qpn: self.asked };
-        let mut head = [0; MAX_HEADERS_LEN];
-        let len = Headers { deth: Some(deth), ..Headers::new(bth) }.emit(&mut head);
         let mut payload = [0; LEN];
         payload[..HELLO.len()].copy_from_slice(&HELLO);
         payload[5] = KIND;
@@ -90,7 +88,7 @@ impl Question {
         payload[ECHO..48].copy_from_slice(&self.nonce);
         payload[48..52].copy_from_slice(&self.asked.to_be_bytes());
         payload[52..56].copy_from_slice(&self.asker.to_be_bytes());
-        [&head[..len], &payload].concat()
+        Headers { deth: Some(deth), ..Headers::new(bth) }.packet(&payload)
     }
 }
 
@@ -105,14 +103,12 @@ mod tests {
     fn hello() -> Vec<u8> {
         let bth = Bth { dest_qpn: ASKED, ..Bth::new(Opcode::UD_SEND_ONLY) };
         let deth = Deth { qkey: HELLO_QKEY, src_qpn: ASKER };
-        let mut head = [0; MAX_HEADERS_LEN];
-        let len = Headers { deth: Some(deth), ..Headers::new(bth) }.emit(&mut head);
         let mut payload = [0; LEN + 20];
         payload[..8].copy_from_slice(b"PPTH\x01\x01\x21\x01");
         payload[NONCE..ECHO].copy_from_slice(b"sixteen letters.");
         payload[48..52].copy_from_slice(&ASKER.to_be_bytes());
         payload[52..56].copy_from_slice(&ASKED.to_be_bytes());
-        [&head[..len], &payload].concat()
+        Headers { deth: Some(deth), ..Headers::new(bth) }.packet(&payload)
     }
 
     fn question(body: &[u8]) -> Option<Question> {
