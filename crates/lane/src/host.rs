@@ -361,6 +361,10 @@ impl<Q, O: Outside<Q>> Paths for QpHost<'_, Q, O> {
         self.shared.paths.sent(self.shared.now, path, bytes);
     }
 
+    fn asked(&mut self, path: PathId) {
+        self.shared.paths.asked(self.shared.now, path);
+    }
+
     #[inline]
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>) {
         self.out.charged(self.own, -i64::from(bytes));

@@ -182,7 +182,7 @@ impl Default for Config {
             probe_busy: Duration::from_millis(100),
             probe_idle: Duration::from_millis(500),
             probe_dead: Duration::from_millis(250),
-            trial_interval: Duration::from_micros(500),
+            trial_interval: Duration::from_micros(250),
             trial_probes: 4,
             silent_after: Duration::from_millis(400),
             hold: Duration::from_secs(15),

@@ -50,6 +50,7 @@ mod peers;
 mod policy;
 mod ports;
 mod probing;
+mod pulse;
 mod rendezvous;
 mod report;
 mod rtt;

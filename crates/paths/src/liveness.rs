@@ -39,6 +39,8 @@ pub(crate) struct Sample<'a> {
     pub(crate) rtt: Duration,
     /// The longest that an answer should take.
     pub(crate) patience: Duration,
+    /// The same if it is suspected, and silent when it never is.
+    pub(crate) patience_suspected: Duration,
     /// When data or an acknowledgement last came by it.
     pub(crate) heard_at: Duration,
     pub(crate) probes: &'a Probes,
@@ -51,6 +53,7 @@ impl Path {
             fenced: self.fenced(),
             rtt: self.rtt.smoothed().unwrap_or_default(),
             patience: self.patience(now),
+            patience_suspected: self.patience_suspected(now),
             heard_at: self.heard_at,
             probes: &self.probes,
         }
@@ -95,7 +98,7 @@ pub(crate) fn is_dead<'a>(
         return false;
     }
     let Some(enough_at) = path.probes.enough_at else { return false };
-    let patience = path.patience.max(MARGIN_MIN);
+    let patience = path.patience_suspected.max(MARGIN_MIN);
     let suspected_at = path.probes.suspected_at;
     let heard = path.heard_at > suspected_at
         && now < path.heard_at + patience
@@ -165,7 +168,9 @@ mod tests {
     }
 
     fn sample(state: PathState, rtt: Duration, probes: &Probes) -> Sample<'_> {
-        Sample { state, fenced: true, rtt, patience: rtt * 2, heard_at: Duration::ZERO, probes }
+        let (patience, patience_suspected) = (rtt * 2, rtt * 2);
+        let heard_at = Duration::ZERO;
+        Sample { state, fenced: true, rtt, patience, patience_suspected, heard_at, probes }
     }
 
     #[test]

@@ -394,11 +394,21 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.counters.sent_bytes += u64::from(bytes);
         p.congestion.sent(now, bytes);
+        p.pulse.sent(now);
         p.outstanding_since.get_or_insert(now);
         if let Role::Member { association, .. } = p.role
             && let Some(a) = self.associations.get_mut(association)
         {
             a.last_traffic = now;
+        }
+    }
+
+    /// Takes note that something was asked for by `path` (a READ, an atomic) whose answer may have to wait
+    /// for what goes by other paths.
+    #[inline]
+    pub fn asked(&mut self, now: Duration, path: PathId) {
+        if let Some(p) = self.paths.get_mut(path) {
+            p.pulse.asked(now);
         }
     }
 
@@ -414,17 +424,20 @@ impl PathManager {
             p.delays.sample(now, rtt)
         });
         p.last_progress = Some(now);
-        if p.congestion.in_flight() == 0 {
-            p.outstanding_since = None;
-        }
+        let regular = p.pulse.acked(now, p.rtt.smoothed().unwrap_or_default());
+        p.note_idle();
         let role = p.role;
         // Sent since the try began, and not in the moment in which it did.
         let carries = p.tried_since.zip(rtt).is_some_and(|(since, rtt)| now > since + rtt);
         if p.state == PathState::Suspect || p.watched || p.blocked || carries {
             self.progress(now, path, carries);
         }
-        if compare && let Role::Member { association, .. } = role {
+        let Role::Member { association, .. } = role else { return };
+        if compare {
             self.compare_delays(now, association);
+        }
+        if regular {
+            self.watch_pulse(association, path);
         }
     }
 
@@ -434,9 +447,7 @@ impl PathManager {
         let Some(p) = self.paths.get_mut(path) else { return };
         p.counters.resent_bytes += u64::from(bytes);
         p.congestion.lost(now, bytes, congestion, &p.rtt);
-        if p.congestion.in_flight() == 0 {
-            p.outstanding_since = None;
-        }
+        p.note_idle();
         if p.blocked {
             self.wake_blocked(path);
         }

@@ -8,6 +8,7 @@ use crate::congestion::Congestion;
 use crate::coupling::Delays;
 use crate::id::{AssociationId, PathNumber};
 use crate::lane_pairs::Met;
+use crate::pulse::{HASTY, Pulse};
 use crate::rtt::Rtt;
 use crate::select::{Pair, Way};
 use crate::turns::{HOME_MARK, PortTurns};
@@ -139,6 +140,8 @@ pub(crate) struct Path {
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
+    /// How regularly acknowledgements come by it.
+    pub(crate) pulse: Pulse,
     /// Its round trips, for the comparison with the other paths of its association.
     pub(crate) delays: Delays,
     /// What the window counts for packets that were sent by another path as well.
@@ -186,6 +189,7 @@ impl Path {
             reason: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config, address.kind),
+            pulse: Pulse::default(),
             delays: Delays::default(),
             twice: Twice::default(),
             heard_at: Duration::ZERO,
@@ -254,8 +258,22 @@ impl Path {
     pub(crate) fn forget_twice(&mut self, now: Duration) {
         let bytes = self.twice.take_all();
         self.congestion.lost(now, bytes, false, &self.rtt);
+        self.note_idle();
+    }
+
+    /// Notes if nothing is on its way by it any more.
+    #[inline]
+    pub(crate) fn note_idle(&mut self) {
         if self.congestion.in_flight() == 0 {
             self.outstanding_since = None;
+            self.pulse.stop();
+        }
+    }
+
+    /// It was dead, and answers. Notes whether that is so soon that it may never have been silent.
+    pub(crate) fn note_hasty(&mut self, now: Duration) {
+        if self.reason == Some(Reason::ProbesLost) && now < self.died_at + HASTY {
+            self.pulse.was_hasty();
         }
     }
 
@@ -304,6 +322,15 @@ impl Path {
     pub(crate) fn patience(&self, now: Duration) -> Duration {
         let queued = self.queue_time(now) + self.rtt.shortest().unwrap_or_default();
         self.usual_wait().max(queued)
+    }
+
+    /// The longest that the answer to a probe may take now that the path is suspected. Behind a queue that is
+    /// not emptied any more it would have to come no sooner than without.
+    pub(crate) fn patience_suspected(&self, now: Duration) -> Duration {
+        let usual = self.patience(now);
+        let shortest = self.rtt.shortest().unwrap_or_default();
+        let silent = self.pulse.patience(now, shortest).map_or(usual, |wait| wait.min(usual));
+        silent.max(self.answers_until.saturating_sub(now))
     }
 
     /// How long a packet may have to wait behind what was sent by this path before. Round trips show a

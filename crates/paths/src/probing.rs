@@ -21,6 +21,8 @@ const DEAD_FIRST: Duration = Duration::from_millis(10);
 const PROBING_FIRST: Duration = Duration::from_millis(5);
 /// Longest interval for pairs of addresses that never answered.
 const PROBING_MAX: Duration = Duration::from_secs(2);
+/// Between two looks at a path whose silence might be unusual, at least.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 /// Traffic within this time makes an association busy.
 const BUSY: Duration = Duration::from_secs(2);
 
@@ -167,6 +169,7 @@ impl PathManager {
                 self.port_answered(path, sent);
                 let p = self.paths.get_mut(path).ok_or(Refused::UnknownPath)?;
                 p.state = PathState::Recovering;
+                p.note_hasty(now);
                 p.recovering_since = now;
                 p.probes.next_at = now;
             }
@@ -234,6 +237,7 @@ impl PathManager {
             a.last_traffic = a.last_traffic.max(at);
         }
         self.notice_late(index);
+        let silent_at = self.notice_silent(index);
         self.judge(index);
         self.recover(index, Reason::FirstAlive);
         let mut next = self.control_tick(index);
@@ -242,6 +246,7 @@ impl PathManager {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
         };
+        earliest(silent_at);
         earliest(self.trial_round(index));
         earliest(self.regular_probes(index));
         earliest(self.clock.settles_at());
@@ -263,6 +268,33 @@ impl PathManager {
             } else {
                 self.begin_trial(index, path);
             }
+        }
+    }
+
+    /// Suspects paths by which acknowledgements have come regularly, and come no more. Returns when to look
+    /// again.
+    fn notice_silent(&mut self, index: AssociationId) -> Option<Duration> {
+        let mut next: Option<Duration> = None;
+        for path in self.members(index) {
+            let Some(p) = self.paths.get(path).filter(|p| p.state == PathState::Up) else {
+                continue;
+            };
+            let Some((since, unusual)) = p.pulse.silence() else { continue };
+            if self.clock.is_settled() && self.clock.waited(since) >= unusual {
+                self.begin_trial(index, path);
+            } else {
+                let at = (since + unusual).max(self.clock.now() + LOOK_AGAIN);
+                next = Some(next.map_or(at, |n| n.min(at)));
+            }
+        }
+        next
+    }
+
+    /// Acknowledgements come regularly by the path: looks when they come no more.
+    pub(crate) fn watch_pulse(&mut self, index: AssociationId, path: PathId) {
+        let silence = self.paths.get(path).and_then(|p| p.pulse.silence());
+        if let Some((since, unusual)) = silence {
+            self.timers.no_later(Timer::Association(index), since + unusual);
         }
     }
 
@@ -303,7 +335,7 @@ impl PathManager {
                 }
             }
         }
-        let rtts = members.iter().filter_map(|p| self.paths.get(*p)?.rtt.smoothed());
+        let rtts = members.iter().filter_map(|p| self.paths.get(*p)?.rtt.shortest());
         let rtt = rtts.min().unwrap_or_default();
         let interval = liveness::trial_interval(trial.rounds, rtt, self.config.trial_interval);
         let next_round = now + interval;

@@ -96,6 +96,9 @@ pub trait Paths {
     /// responses and acknowledgements are not charged. Every byte is returned in exactly one call
     /// of [`Paths::acked`] or [`Paths::lost`].
     fn sent(&mut self, path: PathId, bytes: u32);
+    /// Says that what was sent by `path` last is a READ, an atomic or the like, whose answer waits until what
+    /// was sent before it has arrived, by whatever path. By default nobody needs to know.
+    fn asked(&mut self, _path: PathId) {}
     /// Says that `bytes` outstanding on `path` were acknowledged, and that a round trip took `rtt`
     /// (absent for retransmissions without a timestamp).
     fn acked(&mut self, path: PathId, bytes: u32, rtt: Option<Duration>);

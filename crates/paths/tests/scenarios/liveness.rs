@@ -28,6 +28,29 @@ fn silent_cut_moves_traffic_within_25_ms() {
 }
 
 #[test]
+fn a_silent_path_is_left_long_before_its_queue_would_be_empty() {
+    for seed in 0..SEEDS {
+        let mut net = connected(seed);
+        for link in &mut net.links {
+            link.pace = 600 * US;
+        }
+        net.hosts[0].traffic = true;
+        let lead = net.rng.time(50 * MS);
+        net.run(400 * MS + lead);
+        let status = net.hosts[0].paths.status();
+        let longest = status.peers[0].paths.iter().filter_map(|path| path.rtt).max();
+        assert!(longest.is_some_and(|rtt| rtt > 15 * MS), "seed {seed}: {longest:?}");
+        net.cut(0, true);
+        let cut_at = net.now;
+        net.run(50 * MS);
+        assert_eq!(net.active_link(0), Some(1), "seed {seed}");
+        let left_at = net.hosts[0].events.iter().rev().find(|(_, event)| failed_over(event));
+        let took = left_at.map(|(at, _)| *at - cut_at);
+        assert!(took.is_some_and(|took| took < 12 * MS), "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
 fn a_cut_in_one_direction_is_as_good_as_a_whole_one() {
     for seed in 0..SEEDS {
         let mut net = connected(seed);

@@ -315,6 +315,7 @@ impl Requester {
             cost += self.flight.push(context.path, len, flags, context.stamp.now_us);
         }
         context.charge(cost, host);
+        host.asked(context.path);
         self.unasked = 0; // The answer acknowledges all before it.
         self.advance_next(k, n, packets);
         Step::Sent(cost)

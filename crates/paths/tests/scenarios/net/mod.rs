@@ -49,6 +49,9 @@ impl Rng {
 pub(crate) struct Link {
     pub(crate) delay: Duration,
     pub(crate) jitter: Duration,
+    /// How long it takes to send a packet with data, and until when it is busy with those of each sender.
+    pub(crate) pace: Duration,
+    busy_until: [Duration; 2],
     pub(crate) loss_per_mille: u64,
     /// Silently cut, by the sender's number.
     pub(crate) cut: [bool; 2],
@@ -212,6 +215,8 @@ impl Net {
         let link = Link {
             delay: 50 * US,
             jitter: 50 * US,
+            pace: Duration::ZERO,
+            busy_until: [Duration::ZERO; 2],
             loss_per_mille: 0,
             cut: [false, false],
             ways: 1,
@@ -558,7 +563,7 @@ impl Net {
         if self.keep_log && matches!(flying.wire, Wire::Control(_)) {
             self.log.push(flying.clone());
         }
-        let Some(link) = self.links.get(number).cloned() else { return };
+        let Some(mut link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
         let cut = link.cut_ways.contains(&link.way(port))
@@ -567,6 +572,12 @@ impl Net {
             self.links[number].by_port[from][member] += 1;
         }
         if !cut && up && to_same_link {
+            let busy_until = &mut self.links[number].busy_until[from];
+            *busy_until = self.now.max(*busy_until);
+            if matches!(flying.wire, Wire::Data { .. }) {
+                *busy_until += link.pace;
+            }
+            link.delay += *busy_until - self.now;
             self.fly(from, &link, flying);
         }
     }
