@@ -128,7 +128,12 @@ impl Lag {
 
     /// Whether it sends by its port of this index.
     pub(crate) fn sends_by(&self, port: u32) -> bool {
-        self.members.iter().any(|member| member.ifindex == port && member.usable)
+        self.usable_member(port).is_some()
+    }
+
+    /// Its port of this index, if it is usable.
+    pub(crate) fn usable_member(&self, port: u32) -> Option<LagMember> {
+        self.members.iter().find(|member| member.ifindex == port && member.usable).copied()
     }
 
     /// Whether the hash of packets between these addresses is known.
@@ -141,12 +146,14 @@ impl Lag {
     }
 
     /// The port of the bond for the n-th path between two addresses; `None` if the bond has none, or if its
-    /// hash is not known.
+    /// hash is not known. Both ends begin with the same one, so that where a cable joins each two ports,
+    /// a path comes and goes by one cable.
     pub(crate) fn member_of(&self, pair: Pair, n: u8) -> Option<LagMember> {
         if !self.is_known(pair) {
             return None;
         }
-        let first = usize::try_from(spread(pair.0, pair.1, 0)).unwrap_or(0);
+        let (a, b) = (pair.0.min(pair.1), pair.0.max(pair.1));
+        let first = usize::try_from(spread(a, b, 0)).unwrap_or(0);
         let at = first.wrapping_add(usize::from(n)).checked_rem(self.members.len())?;
         self.members.get(at).copied()
     }

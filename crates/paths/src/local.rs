@@ -139,6 +139,9 @@ impl PathManager {
     pub(crate) fn begin_outage(&mut self, peer: PeerId) {
         let at = self.clock.now() + self.config.hold;
         let (now, awake) = (self.clock.now(), self.clock.awake());
+        if let Some(association) = self.peers.get(peer).and_then(|p| p.association) {
+            self.substitute_members(association);
+        }
         let Some(p) = self.peers.get_mut(peer) else { return };
         if p.outage.is_some() {
             return;

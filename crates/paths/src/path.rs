@@ -129,6 +129,8 @@ pub(crate) struct Path {
     pub(crate) role: Role,
     /// Which of the paths between its addresses it is.
     pub(crate) port: u8,
+    /// The port of the bond that it leaves by while its own one is lost.
+    pub(crate) substitute: Option<u32>,
     /// The source ports that it has tried since it answered last.
     pub(crate) turns: PortTurns,
     /// Peers, associations and address handles that hold it.
@@ -181,6 +183,7 @@ impl Path {
             address,
             role,
             port: 0,
+            substitute: None,
             turns: PortTurns::new(address.source_port),
             users: 1,
             generation: 1,

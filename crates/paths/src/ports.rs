@@ -33,6 +33,9 @@ use polypath_types::{PathId, PathKind, PeerId};
 /// A path that was never heard of gets so many probes before its first change: perhaps the peer does not
 /// know it yet.
 const PROBES_UNKNOWN: u32 = 6;
+/// After so many changes, a path of which no other between its addresses lives tries other ports of its bond
+/// than its own.
+const CHANGES_BY_MEMBER: u32 = 8;
 /// Draws of a port until it is taken even if another path has it. 8 of 16,384 may be taken.
 const DRAWS: u32 = 8;
 /// Data to a plain peer is outstanding for at least so long before its path takes another port. Between two
@@ -110,7 +113,12 @@ impl PathManager {
             return;
         }
         let back = !sibling_lives && current != settled;
-        let port = if back { settled } else { self.fresh_port(index, line.pair, current, n) };
+        let elsewhere = !sibling_lives && p.turns.changes() >= CHANGES_BY_MEMBER;
+        let port = match (back, elsewhere) {
+            (true, _) => settled,
+            (false, false) => self.fresh_port(index, line.pair, current, n),
+            (false, true) => self.port_of_another_way(line.pair, current),
+        };
         let Some(p) = self.paths.get_mut(path) else { return };
         p.turns.change(now, current);
         p.turns.ask(now);

@@ -7,6 +7,10 @@
 //! port of the bond is lost is given up at once, and comes back with it. The others get new source ports,
 //! because the loss of one port leads all hashes elsewhere.
 //!
+//! Where cables join the ports of two hosts, and their orders differ, a path comes by one cable and goes by
+//! another, so that one lost cable takes two paths. If no path is left, those whose port of the bond is lost
+//! leave by another one, until it is back.
+//!
 //! Queue pairs that have one path share the bond's ports as well ([`dealing`](crate::dealing)). Such a path
 //! is not given up with its port of the bond, but gets another one.
 //!
@@ -20,8 +24,9 @@ use core::time::Duration;
 
 use polypath_types::{PathId, PathKind};
 
+use crate::id::AssociationId;
 use crate::key::Random;
-use crate::lag::Lag;
+use crate::lag::{Lag, LagMember};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
 use crate::select::Pair;
@@ -58,24 +63,63 @@ impl PathManager {
 
     /// What is wrong with a path, as far as this host knows.
     pub(crate) fn fault_of(&self, path: &Path) -> Option<Reason> {
-        let member = || self.local.wanted_member(path.turn()?);
+        let member = || self.member_for(path);
         let lost = || member().is_some_and(|(_, member)| !member.usable);
         self.fault(&path.address).or_else(|| lost().then_some(Reason::LinkDown))
+    }
+
+    /// The bond, and its port by which the path is to leave.
+    fn member_for(&self, path: &Path) -> Option<(&Lag, LagMember)> {
+        let (lag, own) = self.local.wanted_member(path.turn()?)?;
+        let substitute = path.substitute.filter(|_| !own.usable);
+        let substitute = substitute.and_then(|port| lag.usable_member(port));
+        Some((lag, substitute.unwrap_or(own)))
+    }
+
+    /// No path of the association is left: those whose port of the bond is lost leave by another one, if one
+    /// is usable.
+    pub(crate) fn substitute_members(&mut self, association: AssociationId) {
+        for index in self.members(association) {
+            let Some(p) = self.paths.get(index) else { continue };
+            if p.state != PathState::Down || p.reason != Some(Reason::LinkDown) {
+                continue;
+            }
+            let Some((lag, lost)) = self.member_for(p).filter(|(_, it)| !it.usable) else {
+                continue;
+            };
+            debug_assert!(lag.usable_member(lost.ifindex).is_none());
+            let mut usable = lag.members.iter().filter(|member| member.usable);
+            let Some(other) = usable.nth(usize::from(p.port) % usable.clone().count().max(1))
+            else {
+                continue;
+            };
+            let other = other.ifindex;
+            if let Some(p) = self.paths.get_mut(index) {
+                p.substitute = Some(other);
+            }
+            self.local_changed(index);
+        }
     }
 
     /// Gives a path a source port by which it leaves by its port of the bond, unless it has one.
     pub(crate) fn steer(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let Role::Member { association, .. } = p.role else { return };
-        let wanted = p.turn().and_then(|turn| self.local.wanted_member(turn));
+        let own = p.turn().and_then(|turn| self.local.wanted_member(turn)).map(|(_, own)| own);
+        let wanted = self.member_for(p);
         let Some((lag, member)) = wanted.filter(|(_, it)| it.usable) else { return };
+        let is_own = own.is_some_and(|own| own.ifindex == member.ifindex);
         let (pair, current) = (p.address.line().pair, p.address.source_port);
         let leads = |port| lag.leaves_by(pair, port) == Some(member.ifindex);
         let port = match (leads(current), leads(p.turns.home())) {
             (true, true) => return,
             (true, false) => current,
-            (false, _) => self.fresh_port(association, pair, current, p.port),
+            (false, _) if is_own => self.fresh_port(association, pair, current, p.port),
+            (false, _) => self.draw_port_by(pair, member.ifindex),
         };
+        if let Some(p) = self.paths.get_mut(index).filter(|_| is_own) {
+            p.substitute = None;
+        }
         self.begin_at(index, port);
     }
 

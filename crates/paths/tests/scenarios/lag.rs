@@ -373,3 +373,51 @@ fn a_queue_pair_keeps_to_its_vlan() {
         }
     }
 }
+
+/// Hosts whose ports are joined by cables, in the same order or in another one.
+#[test]
+fn a_lost_cable_takes_no_more_than_its_share_and_traffic_goes_on() {
+    for seed in 0..20 {
+        for (order, lost) in [([0, 1], 0), ([0, 1], 1), ([1, 0], 0), ([1, 0], 1)] {
+            for (silent, ports) in [(false, 2), (true, 2), (false, 1), (true, 1)] {
+                let what =
+                    format!("seed {seed}, order {order:?}, cable {lost}, silent {silent}, {ports}");
+                let mut net = Net::with(seed, 1, [config(ports), config(ports)]);
+                net.links[0].bound = [true; 2];
+                net.links[0].cables = [vec![0, 1], order.to_vec()];
+                for host in 0..2 {
+                    tell(&mut net, host, &[true; 2]);
+                }
+                net.connect();
+                net.run(200 * MS);
+                assert!(net.agreed(), "{what}");
+                net.start_traffic();
+                net.run(300 * MS);
+                net.reset_gaps();
+                net.links[0].cut_cables = vec![lost];
+                if !silent {
+                    for host in 0..2 {
+                        let usable = [0, 1].map(|port| net.links[0].cables[host][port] != lost);
+                        tell(&mut net, host, &usable);
+                    }
+                }
+                net.run(3 * SECOND);
+                let gaps = [0, 1].map(|host| net.hosts[host].worst_gap);
+                let longest = if silent { 2500 * MS } else { 50 * MS };
+                assert!(gaps.iter().all(|gap| *gap < longest), "{what}: {gaps:?}");
+                if ports == 2 && order == [0, 1] {
+                    let up = net.paths(0).iter().filter(|path| path.state == PathState::Up).count();
+                    assert_eq!(up, 1, "{what}: the other path has lost nothing");
+                }
+
+                net.links[0].cut_cables = vec![];
+                (0..2).for_each(|host| tell(&mut net, host, &[true; 2]));
+                net.run(4 * SECOND);
+                if ports == 2 {
+                    assert_eq!(members(&net, 0), [0, 1], "{what}");
+                }
+                net.assert_same_paths();
+            }
+        }
+    }
+}

@@ -63,6 +63,9 @@ pub(crate) struct Link {
     pub(crate) bonds: [Vec<bool>; 2],
     /// Whether the senders bind their source ports to the ports of the bonds.
     pub(crate) bound: [bool; 2],
+    /// For each host, the cables at the ports of its bond, and those that are cut.
+    pub(crate) cables: [Vec<usize>; 2],
+    pub(crate) cut_cables: Vec<usize>,
     /// Packets by each port of the bonds, by the sender.
     pub(crate) by_port: [[u64; 4]; 2],
     /// The source ports that pass, if not all do.
@@ -223,6 +226,8 @@ impl Net {
             cut_ways: vec![],
             bonds: [vec![], vec![]],
             bound: [false; 2],
+            cables: [vec![], vec![]],
+            cut_cables: vec![],
             by_port: [[0; 4]; 2],
             only: None,
         };
@@ -566,10 +571,12 @@ impl Net {
         let Some(mut link) = self.links.get(number).cloned() else { return };
         let up = self.hosts[from].local[number].link_up;
         let to_same_link = place(1 - from, dst) == Some(number);
-        let cut = link.cut_ways.contains(&link.way(port))
+        let mut cut = link.cut_ways.contains(&link.way(port))
             || link.only.as_ref().is_some_and(|ports| !ports.contains(&port));
         if let Some(member) = link.member(from, (src, dst), port) {
             self.links[number].by_port[from][member] += 1;
+            let cable = link.cables[from].get(member);
+            cut |= cable.is_some_and(|cable| link.cut_cables.contains(cable));
         }
         if !cut && up && to_same_link {
             let busy_until = &mut self.links[number].busy_until[from];
