@@ -288,9 +288,9 @@ impl Context for Opened {
     fn dealloc_mw(&self, _mw: u32) -> Result<()> {
         Ok(())
     }
-    fn stage_bind(&self, _pd: u32, _qpn: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<()> {
+    fn stage_bind(&self, _pd: u32, _qpn: u32, mw: u32, rkey: u32, _bind: &MwBind) -> Result<u32> {
         POSTED.lock().unwrap().push((self.async_fd(), format!("stage {mw} {rkey:#x}")));
-        Ok(())
+        Ok(rkey)
     }
     fn unstage_bind(&self, _qpn: u32, mw: u32, _rkey: u32) {
         POSTED.lock().unwrap().push((self.async_fd(), format!("unstage {mw}")));

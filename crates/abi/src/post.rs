@@ -257,10 +257,9 @@ pub(crate) unsafe fn stage(
         let access = Access::from_bits(info.mw_access_flags).ok_or(libc::EINVAL)?;
         let bind = MwBind { region, addr: info.addr, len: info.length, access };
         let pd = qp.pd_number().ok_or(libc::EINVAL)?;
-        qp.context()
-            .inner()
-            .stage_bind(pd, qp.inner().number(), window.handle, rkey, &bind)
-            .map_err(|error| error.errno)?;
+        let (context, qpn) = (qp.context().inner(), qp.inner().number());
+        let staged = context.stage_bind(pd, qpn, window.handle, rkey, &bind);
+        let rkey = staged.map_err(|error| error.errno)?;
         Ok(SendOp::BindMw { mw: window.handle, rkey })
     }
 }

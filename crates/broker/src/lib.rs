@@ -110,6 +110,9 @@ const LOOK: Duration = Duration::from_millis(2);
 /// # Errors
 /// [`Error`]. Its text is for the user, who has already received it through [`Options::ready`].
 pub fn run(mut options: Options) -> Result<(), Error> {
+    if options.ready.is_some() {
+        sys::process::leave_limits();
+    }
     if let Err(error) = sys::process::raise_file_limit() {
         log!("raising the limit of open files: {error}");
     }

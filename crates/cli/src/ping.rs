@@ -21,10 +21,10 @@ const PATH_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
 /// Sends pings over each way to the host, and shows the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
-    let remote = resolve(&arguments.host)?;
+    let (remote, zone) = resolve(&arguments.host)?;
     let mut broker = Client::connect_or_start(&Hello::of_this_process(""))?;
     let table = broker.table()?;
-    let ways = ways(&table, remote);
+    let ways = ways(&table, remote, zone);
     if ways.is_empty() {
         let text = format!(
             "no interface has a way to {remote}; `ip route get {remote}` shows the kernel's route"
@@ -50,14 +50,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     Ok(if reached { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn resolve(host: &str) -> Result<IpAddr, CliError> {
+/// The address, and the index of the interface that its zone names (RFC 4007, section 11), or 0.
+fn resolve(host: &str) -> Result<(IpAddr, u32), CliError> {
     if let Ok(ip) = host.parse() {
-        return Ok(ip);
+        return Ok((ip, 0));
     }
     let unknown = |why: String| CliError::Refused(format!("{host}: {why}"));
     let mut found = (host, 0).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     let first = found.next().ok_or_else(|| unknown("the name has no address".to_owned()))?;
-    Ok(first.ip())
+    let zone = if let SocketAddr::V6(address) = first { address.scope_id() } else { 0 };
+    Ok((first.ip(), zone))
 }
 
 /// A local address and its interface.
@@ -70,14 +72,20 @@ struct Way {
 }
 
 /// The way that the kernel would choose, and the ways over interfaces in the same subnet.
-fn ways(table: &Table, remote: IpAddr) -> Vec<Way> {
+fn ways(table: &Table, remote: IpAddr, zone: u32) -> Vec<Way> {
     let chosen = UdpSocket::bind(if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })
         .and_then(|socket| {
-            socket.connect(SocketAddr::new(remote, polypath_ipc::port::ROCE_PORT))?;
+            let mut address = SocketAddr::new(remote, polypath_ipc::port::ROCE_PORT);
+            if let SocketAddr::V6(address) = &mut address {
+                address.set_scope_id(zone);
+            }
+            socket.connect(address)?;
             Ok(socket.local_addr()?.ip())
         })
         .ok();
-    ways_of(table, remote, chosen)
+    let mut ways = ways_of(table, remote, chosen);
+    ways.retain(|way| zone == 0 || way.ifindex == zone);
+    ways
 }
 
 fn ways_of(table: &Table, remote: IpAddr, chosen: Option<IpAddr>) -> Vec<Way> {
@@ -282,6 +290,13 @@ mod tests {
         assert_eq!(names("192.0.2.1", Some("10.9.0.1")), ["eth2"]);
         assert_eq!(names("10.0.0.1", Some("10.0.0.1")), ["eth0"], "this host");
         assert!(names("192.0.2.1", None).is_empty());
+    }
+
+    #[test]
+    fn a_zone_names_the_interface() {
+        let (ip, zone) = resolve("fe80::1%lo").unwrap();
+        assert_eq!((ip, zone), ("fe80::1".parse().unwrap(), 1));
+        assert_eq!(resolve("10.0.0.1").unwrap().1, 0);
     }
 
     #[test]

@@ -129,6 +129,35 @@ fn wait_for_ids(host: &Host, count: usize) -> Result<(), Error> {
 }
 
 /// The program hears of it, and does not start another one.
+/// It serves other programs as well.
+#[test]
+fn a_broker_does_not_keep_the_limits_of_the_program_that_started_it() -> Result<(), Error> {
+    let lab = Lab::new()?;
+    let host = lab.host(0);
+    let limited = "ulimit -S -t 100; ulimit -S -f 1000; exec nice -n 7 taskset 1 ibv_devinfo";
+    host.verbs(["sh", "-c", limited]).run(LIMIT)?.expect_success()?;
+    let pid = broker(host)?;
+    let of = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        std::fs::read_to_string(&path).map_err(|error| Error::Missing(format!("{path}: {error}")))
+    };
+    let limits = of("limits")?;
+    for limit in ["Max cpu time", "Max file size"] {
+        let line = limits.lines().find(|line| line.starts_with(limit)).unwrap_or_default();
+        assert_eq!(line.split_whitespace().nth(3), Some("unlimited"), "{line}");
+    }
+    let niceness = of("stat")?;
+    let niceness = niceness.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(16));
+    assert_eq!(niceness, Some("0"));
+    let own = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let processors = |status: &str| {
+        let mut lines = status.lines();
+        lines.find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned)
+    };
+    assert_eq!(processors(&of("status")?), processors(&own));
+    Ok(())
+}
+
 #[test]
 fn a_broker_that_is_ended_on_purpose_stays_away() -> Result<(), Error> {
     let lab = Lab::new()?;

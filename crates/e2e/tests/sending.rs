@@ -109,3 +109,18 @@ fn a_refused_send_moves_traffic_to_another_path() -> Result<(), Error> {
     })?;
     transfer.goes_on()
 }
+
+/// The last acknowledgement of a client is among what a fault delays when it ends.
+#[test]
+fn what_is_delayed_on_purpose_arrives_after_the_program_has_ended() -> Result<(), Error> {
+    let lab = Lab::new()?;
+    let words = ["ibv_rc_pingpong", "-g", "1", "-n", "20", "-s", "64"];
+    let server = lab.host(0).verbs(words).device(Some("roce")).spawn()?;
+    server.wait_tcp_listen(18515, LIMIT)?;
+    let address = lab.host(0).ipv4(0);
+    let client = lab.host(1).verbs(words.into_iter().chain([address.as_str()]));
+    let client = client.device(Some("roce")).env("POLYPATH_FAULT", "delay=20ms").spawn()?;
+    client.finish(LIMIT)?.expect_success()?;
+    server.finish(LIMIT)?.expect_success()?;
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! `polypath watch`: a link goes down under traffic, and a watcher sees what happened.
 
-use polypath_e2e::{End, Error, Lab, PATIENT, Running, share};
+use polypath_e2e::{End, Error, Lab, PATIENT, Running, share, until};
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits for an event of a kind for which `wanted` returns true.
 fn event(watcher: &Running, kind: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value, Error> {
-    polypath_e2e::until(&format!("a {kind} from `polypath watch`"), LIMIT, || {
+    until(&format!("a {kind} from `polypath watch`"), LIMIT, || {
         watcher.expect_alive()?;
         for line in watcher.lines_from(0) {
             let event: Value = serde_json::from_str(&line.text)
@@ -76,6 +76,33 @@ fn a_watcher_sees_the_fail_over_with_its_cause_and_time() -> Result<(), Error> {
     // The other end of the connection ends, and this end with it.
     client.signal(libc::SIGKILL);
     event(&watcher, "process_gone", |event| event["pid"] == moved["pid"])?;
+    Ok(())
+}
+
+#[test]
+fn an_alternate_path_that_loses_its_link_holds_nothing() -> Result<(), Error> {
+    let _share = share(PATIENT);
+    let lab = Lab::new()?;
+    let meet = lab.host(0).ipv4(0);
+    let run = |host: usize, role: &str| {
+        let words = ["rping", role, "-a", &meet];
+        lab.host(host).verbs(words).device(Some("roce2")).env("POLYPATH_APM", "on").spawn()
+    };
+    let server = run(0, "-s")?;
+    lab.host(0).wait_cm_listen(&server, 7174, LIMIT)?;
+    let _client = run(1, "-c")?;
+    until("the client's queue pair", LIMIT, || {
+        Ok(lab.host(1).queue_pairs().is_ok_and(|qps| !qps.is_empty()).then_some(()))
+    })?;
+    let watcher = lab.host(1).watch(&["--past"])?;
+    let armed = event(&watcher, "migration_armed", |_| true)?;
+    lab.link_down(1, End::Both)?;
+    event(&watcher, "alternate_lost", |event| event["fields"]["qpn"] == armed["fields"]["qpn"])?;
+    lab.link_up(1)?;
+    let again = |event: &Value| event["number"].as_u64() > armed["number"].as_u64();
+    event(&watcher, "migration_armed", again)?;
+    let text: Vec<String> = watcher.lines_from(0).into_iter().map(|line| line.text).collect();
+    assert!(!text.iter().any(|line| line.contains("\"no_path\"")), "{text:#?}");
     Ok(())
 }
 

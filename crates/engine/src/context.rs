@@ -213,7 +213,7 @@ impl Context for OpenDevice {
         Ok(())
     }
 
-    fn stage_bind(&self, pd: u32, qpn: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<()> {
+    fn stage_bind(&self, pd: u32, qpn: u32, mw: u32, rkey: u32, bind: &MwBind) -> Result<u32> {
         let info =
             BindInfo { region: bind.region, addr: bind.addr, len: bind.len, access: bind.access };
         self.shared.memory.stage_bind(mw, RemoteKey { pd, qpn, rkey }, info)

@@ -262,6 +262,11 @@ impl<Q, O: Outside<Q>> Queues for QpHost<'_, Q, O> {
     }
 
     #[inline]
+    fn srq_pd(&self) -> Option<u32> {
+        self.out.srq_pd(self.own)
+    }
+
+    #[inline]
     fn complete(&mut self, side: CqSide, completion: Completion) {
         let qpn = completion.qpn;
         if self.out.complete(self.own, side, completion) == Err(Overrun) {

@@ -41,6 +41,11 @@ pub trait Outside<Q> {
 
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self, own: &Q) -> Option<RecvWr>;
+    /// The protection domain of the shared receive queue, if it may be another one than that of the queue
+    /// pair.
+    fn srq_pd(&self, _own: &Q) -> Option<u32> {
+        None
+    }
     /// Puts a completion into its completion queue.
     ///
     /// # Errors

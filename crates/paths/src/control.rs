@@ -139,6 +139,7 @@ impl PathManager {
             a.table_seen = a.table_seen.max(frame.table_seen.min(a.table_version));
         }
         let members = a.paths;
+        let mut lost = Vec::new();
         for r in &frame.reports {
             let id = PathNumber(r.id);
             let Some(path) = members.get(id).flatten() else { continue };
@@ -148,17 +149,18 @@ impl PathManager {
             }
             if newer(r.generation, p.generation) {
                 p.generation = r.generation;
+                // A path that died on both sides has to prove itself anyway.
+                if !matches!(p.state, PathState::Dead | PathState::Down) {
+                    p.doomed = true;
+                    lost.push(path);
+                }
                 if let Some(a) = self.associations.get_mut(index) {
                     a.generations[id] = r.generation;
                 }
-                if p.state == PathState::Dead {
-                    // The path died on both sides and has to prove itself anyway.
-                    continue;
-                }
-                if p.state != PathState::Down {
-                    self.path_lost(path, PathState::Dead, Reason::PeerNotice, false);
-                }
             }
+        }
+        for path in lost {
+            self.path_lost(path, PathState::Dead, Reason::PeerNotice, false);
         }
         self.update_control(index);
     }

@@ -6,7 +6,7 @@ use crate::association::announce;
 use crate::config::{DownRule, LocalAddress};
 use crate::id::AssociationId;
 use crate::manager::PathManager;
-use crate::path::Role;
+use crate::path::{Path, Role};
 use crate::peers::Outage;
 use crate::policy::{Choice, PathSet};
 use crate::timers::Timer;
@@ -20,9 +20,7 @@ impl PathManager {
     pub fn set_local(&mut self, now: Duration, addresses: &[LocalAddress]) {
         self.advance(now);
         self.local.set(addresses);
-        for index in self.paths.indexes() {
-            self.local_changed(index);
-        }
+        self.all_local_changed();
         for index in self.associations.indexes() {
             self.announce_again(index);
         }
@@ -36,15 +34,35 @@ impl PathManager {
         if !self.local.set_down(down) {
             return; // Most changes of links leave the rules as they are.
         }
-        for index in self.paths.indexes() {
+        self.all_local_changed();
+    }
+
+    /// Looks at all paths again. Those that will be given up are known before the first one is.
+    pub(crate) fn all_local_changed(&mut self) {
+        let indexes = self.paths.indexes();
+        for &index in &indexes {
+            let Some(p) = self.paths.get(index).filter(|p| p.usable()) else { continue };
+            let doomed = self.fault_of(p).is_some_and(|reason| !self.is_delayed(p, reason));
+            if let Some(p) = self.paths.get_mut(index) {
+                p.doomed = doomed;
+            }
+        }
+        for index in indexes {
             self.local_changed(index);
         }
+    }
+
+    /// Whether a path with this fault is given up after a while only.
+    fn is_delayed(&self, path: &Path, fault: Reason) -> bool {
+        let is_link = fault == Reason::LinkDown && path.address.kind == PathKind::Udp;
+        is_link && !self.config.downdelay.is_zero()
     }
 
     pub(crate) fn local_changed(&mut self, index: PathId) {
         let Some(p) = self.paths.get(index) else { return };
         let PathAddress { local, kind, .. } = p.address;
         let (fault, ifindex) = (self.fault_of(p), self.local.ifindex_of(local));
+        let delayed = fault.is_some_and(|reason| self.is_delayed(p, reason));
         let Some(p) = self.paths.get_mut(index) else { return };
         if !matches!(kind, PathKind::Local { .. }) {
             // One whose address is gone is named by the interface that it was on.
@@ -55,12 +73,13 @@ impl PathManager {
         let down = p.state == PathState::Down;
         match fault {
             Some(reason) if down => p.reason = Some(reason),
-            Some(Reason::LinkDown) if kind == PathKind::Udp && !self.config.downdelay.is_zero() => {
+            Some(_) if delayed => {
                 let at = self.clock.now() + self.config.downdelay;
                 self.timers.no_later(Timer::DownDelay(index), at);
             }
             Some(reason) => self.path_lost(index, PathState::Down, reason, true),
             None => {
+                p.doomed = false;
                 self.timers.set(Timer::DownDelay(index), None);
                 self.steer(index);
                 if down {

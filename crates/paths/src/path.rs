@@ -139,6 +139,8 @@ pub(crate) struct Path {
     /// The newest generation that the peer has told.
     pub(crate) peer_generation: u16,
     pub(crate) state: PathState,
+    /// Whether it is about to be given up, with others: traffic must not move to it meanwhile.
+    pub(crate) doomed: bool,
     pub(crate) reason: Option<Reason>,
     pub(crate) rtt: Rtt,
     pub(crate) congestion: Congestion,
@@ -189,6 +191,7 @@ impl Path {
             generation: 1,
             peer_generation: 1,
             state: PathState::Up,
+            doomed: false,
             reason: None,
             rtt: Rtt::default(),
             congestion: Congestion::new(config, address.kind),
@@ -235,10 +238,16 @@ impl Path {
         Way { line: self.address.line(), port: self.port }
     }
 
+    /// Its state; dead if it is about to be given up.
+    #[inline]
+    pub(crate) fn state_soon(&self) -> PathState {
+        if self.doomed { PathState::Dead } else { self.state }
+    }
+
     /// Whether it may carry traffic.
     #[inline]
     pub(crate) fn usable(&self) -> bool {
-        matches!(self.state, PathState::Up | PathState::Suspect)
+        matches!(self.state_soon(), PathState::Up | PathState::Suspect)
     }
 
     /// Whether both ends refuse packets that were sent before the last death.
@@ -251,6 +260,7 @@ impl Path {
         self.recent_deaths = self.recent_deaths(now) + 1;
         self.died_at = now;
         self.counters.given_up += 1;
+        self.doomed = false;
         self.state = state;
         self.reason = Some(reason);
         self.probes.forget_all();

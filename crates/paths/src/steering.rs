@@ -47,9 +47,7 @@ impl PathManager {
         if !self.local.set_lags(lags) {
             return;
         }
-        for index in self.paths.indexes() {
-            self.local_changed(index);
-        }
+        self.all_local_changed();
         self.forget_silences();
         self.deal_all();
     }

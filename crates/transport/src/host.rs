@@ -34,6 +34,11 @@ pub trait EarlyRoom {
 pub trait Queues {
     /// Takes the next element of the shared receive queue.
     fn take_srq(&mut self) -> Option<RecvWr>;
+    /// The protection domain of the shared receive queue, which holds for the memory of its elements (IBTA
+    /// 10.2.9). `None`, as by default: that of the queue pair.
+    fn srq_pd(&self) -> Option<u32> {
+        None
+    }
     /// Reports a completion.
     fn complete(&mut self, side: CqSide, completion: Completion);
     /// XRC target: the protection domain of the shared receive queue `srqn`, if that is in the XRC

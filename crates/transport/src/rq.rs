@@ -89,6 +89,8 @@ pub(crate) struct ReceiveQueue {
     current: Option<RecvWr>,
     /// XRC: the shared receive queue that the current message names.
     srqn: u32,
+    /// Shared receive queue: its protection domain, if a receive of it was taken.
+    srq_pd: Option<u32>,
 }
 
 impl ReceiveQueue {
@@ -168,6 +170,9 @@ impl ReceiveQueue {
     /// is none.
     #[inline]
     pub(crate) fn begin<H: Host>(&mut self, core: &Core, host: &mut H) -> bool {
+        if core.config.srq {
+            self.srq_pd = host.srq_pd();
+        }
         if self.current.is_none() {
             self.current = match core.config.qp_type {
                 QpType::XrcRecv => host.take_xrc(self.srqn),
@@ -176,6 +181,12 @@ impl ReceiveQueue {
             };
         }
         self.current.is_some()
+    }
+
+    /// The protection domain of the memory of the receive in hand. What the peer names is of another one.
+    #[inline]
+    fn pd(&self, core: &Core) -> u32 {
+        self.srq_pd.unwrap_or(core.peer_pd)
     }
 
     /// Copies data into the receive in hand, from byte `at` on.
@@ -188,7 +199,7 @@ impl ReceiveQueue {
         memory: &mut M,
     ) -> Result<(), ScatterError> {
         match &self.current {
-            Some(wr) => scatter(core.peer_pd, &wr.sges, at, data, memory),
+            Some(wr) => scatter(self.pd(core), &wr.sges, at, data, memory),
             None => Err(ScatterError::TooSmall),
         }
     }
@@ -205,7 +216,7 @@ impl ReceiveQueue {
         admit: impl FnMut(M::Segment, &mut M) -> bool,
     ) -> Result<bool, ScatterError> {
         match &self.current {
-            Some(wr) => scatter_if(core.peer_pd, &wr.sges, at, data, memory, admit),
+            Some(wr) => scatter_if(self.pd(core), &wr.sges, at, data, memory, admit),
             None => Err(ScatterError::TooSmall),
         }
     }

@@ -136,9 +136,10 @@ pub trait Context: Send + Sync + Debug {
     fn dealloc_mw(&self, _mw: u32) -> Result<()> {
         lacks("memory windows")
     }
-    /// Announces the parameters of a bind that is about to be posted to queue pair `qpn`, as
-    /// [`SendOp::BindMw`] with the same `mw` and `rkey`.
-    fn stage_bind(&self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<()> {
+    /// Announces the parameters of a bind that is about to be posted to queue pair `qpn`. Returns the rkey
+    /// that the window will get, for [`SendOp::BindMw`] with the same `mw`: only the low 8 bits of `rkey`
+    /// are the program's, the others are the window's (IBTA 10.6.7.2).
+    fn stage_bind(&self, _pd: u32, _qpn: u32, _mw: u32, _rkey: u32, _bind: &MwBind) -> Result<u32> {
         lacks("memory windows")
     }
     /// Takes back [`Context::stage_bind`], because the bind was not posted.

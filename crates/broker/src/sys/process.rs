@@ -89,6 +89,27 @@ pub(crate) fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
+/// Leaves behind what was set for the program that started the broker, because the broker serves others, too:
+/// limits on processor time, memory and the size of files, a low priority, and the choice of
+/// processors. Who is not allowed to leave one keeps it; soft limits are raised to the hard ones.
+pub(crate) fn leave_limits() {
+    for resource in [Resource::Cpu, Resource::As, Resource::Data, Resource::Fsize] {
+        let limit = getrlimit(resource);
+        let none = Rlimit { current: None, maximum: None };
+        let soft = Rlimit { current: limit.maximum, ..limit };
+        let _kept = setrlimit(resource, none).or_else(|_| setrlimit(resource, soft));
+    }
+    // SAFETY: plain integers; `all` is as large as is said, and all ones are a set of processors.
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+        let mut all = MaybeUninit::<libc::cpu_set_t>::zeroed();
+        all.as_mut_ptr().cast::<u8>().write_bytes(0xff, size_of::<libc::cpu_set_t>());
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), all.as_ptr());
+    }
+}
+
 /// Takes ownership of a descriptor whose number the parent passed.
 ///
 /// # Errors

@@ -134,6 +134,11 @@ impl Outside<QpResources> for LaneIo {
     }
 
     #[inline]
+    fn srq_pd(&self, own: &QpResources) -> Option<u32> {
+        Some(own.srq.as_ref()?.pd)
+    }
+
+    #[inline]
     fn complete(
         &mut self,
         own: &QpResources,

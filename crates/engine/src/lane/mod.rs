@@ -440,6 +440,8 @@ impl Lane {
             state.transmit();
             state.acknowledge();
             state.flush();
+            let now = state.io.now;
+            state.io.sender.finish(now);
         }
     }
 

@@ -35,6 +35,8 @@ impl LaneIo {
                 let (peer, from, to) = (remote(peer), from.map(name), name(to));
                 Event::FailOver { peer, from, to, reason }
             }
+            // Nothing is held if all have migrated to another path, or keep this one in reserve.
+            PathEvent::NoPath { peer } if paths.qpns_of(peer).next().is_none() => return,
             PathEvent::NoPath { peer } => Event::NoPath { peer: remote(peer) },
             PathEvent::PeerLost { peer } => Event::PeerLost { peer: remote(peer) },
             PathEvent::Resumed { peer, blackout, reason } => {

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use polypath_paths::PathAddress;
 use polypath_telemetry::{Counters as _, FaultCounters};
@@ -129,6 +130,16 @@ impl Tx for FaultsTx {
         self.delayed.take_due(now, &mut out);
         self.go_on(now, out);
         self.inner.flush(now)
+    }
+
+    /// A network delivers what it delays, also if the sender has ended meanwhile.
+    fn finish(&mut self, now: Duration) {
+        let began = Instant::now();
+        while let Some(at) = self.delayed.next_deadline() {
+            thread::sleep(at.saturating_sub(now + began.elapsed()));
+            self.flush(now + began.elapsed());
+        }
+        self.inner.finish(now + began.elapsed());
     }
 
     fn take_errors(&mut self) -> Vec<FlowError> {

@@ -165,6 +165,11 @@ impl Senders {
         done
     }
 
+    /// Calls [`Tx::finish`] of all media.
+    pub(crate) fn finish(&mut self, now: Duration) {
+        self.more.iter_mut().for_each(|medium| medium.finish(now));
+    }
+
     /// Whether [`Senders::take_errors`] would return an error.
     #[inline]
     pub(crate) fn has_errors(&self) -> bool {

@@ -62,6 +62,9 @@ pub trait Tx: Debug + Send {
     /// Sends everything that is queued. The result also counts what the medium sent by itself
     /// before.
     fn flush(&mut self, now: Duration) -> Flushed;
+    /// Sends what it delays on purpose, and waits for as long as that takes, because the process ends. By
+    /// default it delays nothing.
+    fn finish(&mut self, _now: Duration) {}
 
     /// The errors since the last call.
     fn take_errors(&mut self) -> Vec<FlowError> {

@@ -96,6 +96,11 @@ impl Tx for TraceTx {
         done
     }
 
+    fn finish(&mut self, now: Duration) {
+        self.inner.finish(now);
+        self.capture.flush();
+    }
+
     fn take_errors(&mut self) -> Vec<FlowError> {
         self.inner.take_errors()
     }

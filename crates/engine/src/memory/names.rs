@@ -11,6 +11,11 @@ pub(super) const fn name_of(key: u32) -> u32 {
     key >> 8
 }
 
+/// The key of an object with this name, and this part of the key that the program chooses.
+pub(super) const fn key_of(name: u32, variant: u8) -> u32 {
+    name << 8 | variant as u32
+}
+
 /// A free name, and a first key with it.
 pub(super) fn free_name(is_taken: impl Fn(u32) -> bool) -> Result<(u32, u32)> {
     loop {

@@ -11,7 +11,7 @@ use polypath_verbs::{Error, Result};
 
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::names::{NameHasher, free_name, given_name, name_of, refuse_nameless};
+use super::names::{NameHasher, free_name, given_name, key_of, name_of, refuse_nameless};
 use super::page_list;
 use super::region::{Backing, Grant, Keeper, Region};
 use super::segment::Segment;
@@ -330,24 +330,24 @@ impl MemoryTable {
     }
 
     /// Stores the parameters of a bind that is being posted, until [`MemoryTable::bind`] executes
-    /// it. `key` has the rkey that the window will get.
+    /// it. Returns the rkey that the window will get, of which only the low 8 bits are those of `key` (IBTA
+    /// 10.6.7.2).
     ///
     /// # Errors
-    /// `EINVAL` if there is no such window, it belongs to another protection domain, or the key is
-    /// not one of the window's; `ENOMEM` for more than [`STAGED_BINDS_MAX`].
-    pub fn stage_bind(&self, window: u32, key: RemoteKey, info: BindInfo) -> Result<()> {
+    /// `EINVAL` if there is no such window, or it belongs to another protection domain; `ENOMEM` for more
+    /// than [`STAGED_BINDS_MAX`].
+    pub fn stage_bind(&self, window: u32, key: RemoteKey, info: BindInfo) -> Result<u32> {
         let mut names = self.write();
         let Some(Named::Window(w)) = names.get_mut(&window) else { return Err(no_window()) };
-        if w.pd != key.pd || name_of(key.rkey) != window {
-            return Err(Error::invalid(
-                "the window is of another protection domain, or the rkey is not one of this window's",
-            ));
+        if w.pd != key.pd {
+            return Err(Error::invalid("the window is of another protection domain"));
         }
+        let rkey = key_of(window, key.rkey as u8);
         if w.staged.len() >= STAGED_BINDS_MAX {
             return Err(Error::no_memory("too many posted binds of one window"));
         }
-        w.staged.push_back((key.qpn, key.rkey, info));
-        Ok(())
+        w.staged.push_back((key.qpn, rkey, info));
+        Ok(rkey)
     }
 
     /// Removes the queue pair's latest staged bind with `key`, because it was not posted after all.

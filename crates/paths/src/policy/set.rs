@@ -42,7 +42,7 @@ impl<'a> PathSet<'a> {
     #[inline]
     fn least_rank(&self) -> Option<u8> {
         let a = self.association.and_then(|a| self.associations.get(a))?;
-        let up = |p: &PathId| self.paths.get(*p).is_some_and(|p| p.state == PathState::Up);
+        let up = |p: &PathId| self.state(*p) == Some(PathState::Up);
         let of_up = || self.all_members().filter(up).filter_map(|p| rank(self.paths, p)).min();
         if a.has_several_kinds { of_up() } else { None }
     }
@@ -57,7 +57,7 @@ impl<'a> PathSet<'a> {
     /// The paths that live and are not suspected of having died.
     pub fn up(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let paths = self.paths;
-        self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state == PathState::Up))
+        self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state_soon() == PathState::Up))
     }
 
     /// The main path; while no path can carry data, the one that was main last. It need not be a member
@@ -77,9 +77,9 @@ impl<'a> PathSet<'a> {
         self.outage
     }
 
-    /// The state of a path.
+    /// The state of a path. One that is about to be given up, together with others, is dead already.
     pub fn state(&self, path: PathId) -> Option<PathState> {
-        self.paths.get(path).map(|p| p.state)
+        self.paths.get(path).map(Path::state_soon)
     }
 
     /// The number by which both ends know a path: 0 to 7, and 0 for a peer's only path.

@@ -500,3 +500,26 @@ fn who_comes_to_a_host_with_another_receive_buffer_is_sent_no_more_than_that_tak
         assert!(net.hosts[1].acked > 100, "seed {seed}");
     }
 }
+
+#[test]
+fn traffic_of_a_link_that_is_lost_with_several_paths_moves_once() {
+    for seed in 0..20 {
+        let primary = Some(Primary::Interface(2));
+        let config = Config { ports: 4, primary, ..Config::default() };
+        let mut net = Net::with(seed, 2, [config.clone(), config]);
+        net.connect();
+        net.run(200 * MS);
+        net.start_traffic();
+        net.run(100 * MS);
+        (0..2).for_each(|host| net.hosts[host].events.clear());
+        let link = net.active_link(0).unwrap();
+        net.link_up(link, false);
+        net.run(100 * MS);
+        for host in 0..2 {
+            let moved = |e: &&(Duration, PathEvent)| matches!(e.1, PathEvent::ActiveChanged { .. });
+            let count = net.hosts[host].events.iter().filter(moved).count();
+            assert_eq!(count, 1, "seed {seed}, host {host}: {:?}", net.hosts[host].events);
+            assert_eq!(net.active_link(host), Some(1 - link));
+        }
+    }
+}

@@ -7,6 +7,7 @@ use polypath_transport::*;
 use polypath_wire::ext::{NakCode, Syndrome};
 use polypath_wire::opcode::Opcode;
 
+use crate::host::PD;
 use crate::pair::*;
 
 const WRITE: SendOp = SendOp::Write { va: 0, rkey: ALL };
@@ -438,6 +439,22 @@ fn a_shared_receive_queue_is_used_and_its_last_wqe_is_told() {
     p.nodes[1].modify(&setup.attr(1), QpState::Err).unwrap();
     assert_eq!(p.nodes[1].host.events, [QpEvent::LastWqeReached]);
     assert_eq!(p.nodes[1].host.srq.len(), 1);
+}
+
+/// IBTA 10.2.9. What the peer names is of the queue pair's protection domain all the same.
+#[test]
+fn receives_of_a_shared_queue_are_checked_against_its_protection_domain() {
+    for (srq_pd, status) in [(PD, Success), (PD + 1, LocProtErr)] {
+        let mut p = Pair::new(Setup { srq: true, ..Setup::default() });
+        let host = &mut p.nodes[1].host;
+        (host.srq_pd, host.made_up) = (Some(srq_pd), true);
+        host.srq.push_back(RecvWr { wr_id: 0, sges: Sges::from_slice(&[sge(0, 100)]) });
+        p.nodes[0].post(0, WRITE, 0, 10);
+        p.nodes[0].post(1, SendOp::Send, 0, 10);
+        p.run();
+        assert_eq!(p.nodes[1].host.recv_statuses(), [(0, status)]);
+        assert_eq!(p.nodes[0].host.statuses()[0], (0, Success));
+    }
 }
 
 /// IBTA 11.6.3.1: data arrives while still in RTR.

@@ -70,6 +70,7 @@ pub struct SimHost {
     /// The paths by which answers do not arrive, as told.
     pub unheard: Vec<PathId>,
     pub srq: VecDeque<RecvWr>,
+    pub srq_pd: Option<u32>,
     /// Shared receive queues of XRC, by number.
     pub xrc: BTreeMap<u32, VecDeque<RecvWr>>,
     /// What completed in them.
@@ -135,6 +136,7 @@ impl SimHost {
             answers: [Vec::new(), Vec::new()],
             unheard: Vec::new(),
             srq: VecDeque::new(),
+            srq_pd: None,
             xrc: BTreeMap::new(),
             xrc_completions: Vec::new(),
             cancelled: Vec::new(),
@@ -299,6 +301,10 @@ impl EarlyRoom for SimHost {
 impl Queues for SimHost {
     fn take_srq(&mut self) -> Option<RecvWr> {
         self.srq.pop_front()
+    }
+
+    fn srq_pd(&self) -> Option<u32> {
+        self.srq_pd
     }
 
     fn complete(&mut self, side: CqSide, completion: Completion) {
