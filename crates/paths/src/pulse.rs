@@ -99,7 +99,9 @@ impl Pulse {
     /// Nothing is on its way any more.
     #[inline]
     pub(crate) fn stop(&mut self) {
-        *self = Self { asked_at: self.asked_at, hasty: self.hasty, ..Self::default() };
+        // The gaps of earlier periods count for nothing before as many new ones have taken their places.
+        (self.sent_at, self.acked_at, self.acks, self.regular) = (None, None, 0, 0);
+        self.gaps[0] = Gaps::default();
     }
 
     /// The path was given up, and is heard again before it could have been mended.
