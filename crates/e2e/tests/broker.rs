@@ -128,7 +128,6 @@ fn wait_for_ids(host: &Host, count: usize) -> Result<(), Error> {
     })
 }
 
-/// The program hears of it, and does not start another one.
 /// It serves other programs as well.
 #[test]
 fn a_broker_does_not_keep_the_limits_of_the_program_that_started_it() -> Result<(), Error> {
@@ -158,6 +157,7 @@ fn a_broker_does_not_keep_the_limits_of_the_program_that_started_it() -> Result<
     Ok(())
 }
 
+/// The program hears of it, and does not start another one.
 #[test]
 fn a_broker_that_is_ended_on_purpose_stays_away() -> Result<(), Error> {
     let lab = Lab::new()?;

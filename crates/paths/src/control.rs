@@ -150,7 +150,7 @@ impl PathManager {
             if newer(r.generation, p.generation) {
                 p.generation = r.generation;
                 // A path that died on both sides has to prove itself anyway.
-                if !matches!(p.state, PathState::Dead | PathState::Down) {
+                if !p.doomed && !matches!(p.state, PathState::Dead | PathState::Down) {
                     p.doomed = true;
                     lost.push(path);
                 }

@@ -37,6 +37,8 @@ pub(crate) struct Sample<'a> {
     pub(crate) fenced: bool,
     /// The usual round trip; zero if none was measured.
     pub(crate) rtt: Duration,
+    /// The shortest round trip; zero if none was measured.
+    pub(crate) shortest: Duration,
     /// The longest that an answer should take.
     pub(crate) patience: Duration,
     /// The same if it is suspected, and silent when it never is.
@@ -49,9 +51,10 @@ pub(crate) struct Sample<'a> {
 impl Path {
     pub(crate) fn sample(&self, now: Duration) -> Sample<'_> {
         Sample {
-            state: self.state,
+            state: self.state_soon(),
             fenced: self.fenced(),
             rtt: self.rtt.smoothed().unwrap_or_default(),
+            shortest: self.rtt.shortest().unwrap_or_default(),
             patience: self.patience(now),
             patience_suspected: self.patience_suspected(now),
             heard_at: self.heard_at,
@@ -109,7 +112,7 @@ pub(crate) fn is_dead<'a>(
             let fit = other.state == PathState::Up
                 || (other.state == PathState::Recovering && other.fenced);
             // The other path answers sooner if its way is shorter; the margin makes up for that.
-            let margin = patience.saturating_sub(other.rtt).max(MARGIN_MIN);
+            let margin = patience.max(path.shortest).saturating_sub(other.rtt).max(MARGIN_MIN);
             let answered = other.probes.answered(path.probes.suspected_at, wanted);
             fit && answered.is_some_and(|at| now >= at + margin)
         })
@@ -170,7 +173,8 @@ mod tests {
     fn sample(state: PathState, rtt: Duration, probes: &Probes) -> Sample<'_> {
         let (patience, patience_suspected) = (rtt * 2, rtt * 2);
         let heard_at = Duration::ZERO;
-        Sample { state, fenced: true, rtt, patience, patience_suspected, heard_at, probes }
+        let (fenced, shortest) = (true, rtt);
+        Sample { state, fenced, rtt, shortest, patience, patience_suspected, heard_at, probes }
     }
 
     #[test]
@@ -228,6 +232,15 @@ mod tests {
         let dead = |now| is_dead(MS * now, 3, &path, [sample(Up, MS / 10, &answers)].into_iter());
         assert!(!dead(1100));
         assert!(dead(1103));
+    }
+
+    #[test]
+    fn a_path_that_was_silent_is_given_the_time_by_which_its_way_is_longer() {
+        let (silent, answers) = (probes(0, MS), probes(4, MS));
+        let path = Sample { patience_suspected: MS, ..sample(Suspect, MS * 20, &silent) };
+        let dead = |now| is_dead(MS * now, 3, &path, [sample(Up, MS, &answers)].into_iter());
+        assert!(!dead(1020));
+        assert!(dead(1021));
     }
 
     #[test]

@@ -41,8 +41,9 @@ impl PathManager {
     pub(crate) fn all_local_changed(&mut self) {
         let indexes = self.paths.indexes();
         for &index in &indexes {
-            let Some(p) = self.paths.get(index).filter(|p| p.usable()) else { continue };
+            let Some(p) = self.paths.get(index) else { continue };
             let doomed = self.fault_of(p).is_some_and(|reason| !self.is_delayed(p, reason));
+            let doomed = doomed && p.state != PathState::Down;
             if let Some(p) = self.paths.get_mut(index) {
                 p.doomed = doomed;
             }

@@ -283,10 +283,12 @@ impl Path {
         }
     }
 
-    /// It was dead, and answers. Notes whether that is so soon that it may never have been silent.
+    /// It was dead, and answers. Notes whether that is so soon, and by the same source port, that it may
+    /// never have been silent.
     pub(crate) fn note_hasty(&mut self, now: Duration) {
-        if self.reason == Some(Reason::ProbesLost) && now < self.died_at + HASTY {
-            self.pulse.was_hasty();
+        let same_way = self.address.source_port == self.turns.settled();
+        if self.reason == Some(Reason::ProbesLost) && same_way && now < self.died_at + HASTY {
+            self.pulse.was_hasty(now);
         }
     }
 

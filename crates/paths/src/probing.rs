@@ -157,6 +157,7 @@ impl PathManager {
             // The probe was sent before the path was suspected: the answer says nothing about now.
             PathState::Suspect if sent < p.probes.suspected_at => {}
             PathState::Suspect => {
+                p.pulse.probe_answered(now);
                 self.port_answered(path, sent);
                 self.suspect_answered(index, path);
                 self.end_silence(path, silence);
@@ -275,10 +276,13 @@ impl PathManager {
     /// again.
     fn notice_silent(&mut self, index: AssociationId) -> Option<Duration> {
         let mut next: Option<Duration> = None;
-        for path in self.members(index) {
-            let Some(p) = self.paths.get(path).filter(|p| p.state == PathState::Up) else {
-                continue;
-            };
+        let mut members = self.members(index);
+        members.retain(|path| self.paths.get(*path).is_some_and(|p| p.state == PathState::Up));
+        if members.len() < 2 {
+            return None; // There is nothing to compare.
+        }
+        for path in members {
+            let Some(p) = self.paths.get(path) else { continue };
             let Some((since, unusual)) = p.pulse.silence() else { continue };
             if self.clock.is_settled() && self.clock.waited(since) >= unusual {
                 self.begin_trial(index, path);

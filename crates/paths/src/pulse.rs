@@ -7,11 +7,11 @@
 //!
 //! A process that does not run for a moment makes a gap on all paths, which says nothing of this one. So
 //! what is usual is the longest gap of a period in which few such gaps fell. If that was hasty, because the
-//! path is heard again right after it was given up, it is given several times as long from then on.
+//! path is heard again right after it was given up, it is given several times as long for a while.
 //!
 //! A sender that pauses stops them, too: for as long as its own pause, or for less than a round trip, because
 //! nothing is on its way afterwards. And the answer to a READ waits until what was sent before it by
-//! other paths has arrived.
+//! other paths has arrived. So who answers probes meanwhile is left in peace, for longer each time.
 
 use core::time::Duration;
 
@@ -30,6 +30,10 @@ const SILENCE_MIN: Duration = Duration::from_micros(1500);
 pub(crate) const HASTY: Duration = Duration::from_millis(100);
 /// It is given four times as long after each such time, up to so many times.
 const HASTY_MAX: u32 = 4;
+/// That is forgotten after so long.
+const HASTY_LATELY: Duration = Duration::from_secs(60);
+/// A silence in which probes are answered must be twice as long each time to mean something, so many times.
+const ANSWERS_MAX: u32 = 6;
 /// READs that were sent so long ago may still wait for what went by other paths.
 const ASKED_LATELY: Duration = Duration::from_secs(1);
 
@@ -52,8 +56,12 @@ pub(crate) struct Pulse {
     regular: usize,
     /// Of this period, and of those before, the latest first.
     gaps: [Gaps; PERIODS + 1],
-    /// How often the path was given up hastily.
+    /// When a probe was last answered in a silence, and how many times in this one.
+    answered_at: Duration,
+    answers: u32,
+    /// How often the path was given up hastily lately, and when last.
     hasty: u32,
+    hasty_at: Duration,
     /// When something was last asked for whose answer may wait for other paths.
     asked_at: Option<Duration>,
 }
@@ -85,6 +93,7 @@ impl Pulse {
             self.gaps[0].acks = self.gaps[0].acks.max(gap);
         }
         self.acks += 1;
+        self.answers = 0;
         let period = now.saturating_sub(self.period_from);
         if period < PERIOD_MIN || period < round_trip * PERIOD_ROUND_TRIPS {
             return false;
@@ -93,6 +102,9 @@ impl Pulse {
         self.gaps.rotate_right(1);
         self.gaps[0] = Gaps::default();
         (self.period_from, self.acks) = (now, 0);
+        if now.saturating_sub(self.hasty_at) >= HASTY_LATELY {
+            self.hasty = 0;
+        }
         self.regular >= PERIODS
     }
 
@@ -105,8 +117,15 @@ impl Pulse {
     }
 
     /// The path was given up, and is heard again before it could have been mended.
-    pub(crate) fn was_hasty(&mut self) {
+    pub(crate) fn was_hasty(&mut self, now: Duration) {
         self.hasty = (self.hasty + 1).min(HASTY_MAX);
+        self.hasty_at = now;
+    }
+
+    /// A probe is answered while nothing is acknowledged: the silence has another reason than the path.
+    pub(crate) fn probe_answered(&mut self, now: Duration) {
+        self.answered_at = now;
+        self.answers = (self.answers + 1).min(ANSWERS_MAX);
     }
 
     /// Since when it has been silent, and how long a silence is unusual; `None` if acknowledgements do not
@@ -115,7 +134,8 @@ impl Pulse {
         let since = self.acked_at.filter(|_| self.regular >= PERIODS)?;
         let [_, mut before @ ..] = self.gaps.map(|gaps| gaps.acks);
         before.sort_unstable();
-        Some((since, (before[USUAL] * 2).max(SILENCE_MIN) * (1 << (2 * self.hasty))))
+        let times = 1 << (2 * self.hasty + self.answers);
+        Some((since.max(self.answered_at), (before[USUAL] * 2).max(SILENCE_MIN) * times))
     }
 
     /// How long the answer to a probe may take after an unusual silence. `shortest`: the shortest round trip.
@@ -175,10 +195,23 @@ mod tests {
     #[test]
     fn a_path_that_was_given_up_hastily_is_given_more_time() {
         let mut pulse = beating(MS, MS * 20, MS * 200);
-        pulse.was_hasty();
+        pulse.was_hasty(MS * 200);
         assert_eq!(pulse.silence(), Some((MS * 200, MS * 8)));
-        (0..100).for_each(|_| pulse.was_hasty());
+        (0..100).for_each(|_| pulse.was_hasty(MS * 200));
         assert_eq!(pulse.silence(), Some((MS * 200, MS * 512)));
+        (201..70_000).for_each(|now| _ = pulse.acked(MS * now, MS * 20));
+        assert_eq!(pulse.silence(), Some((MS * 69_999, MS * 2)), "that was long ago");
+    }
+
+    #[test]
+    fn a_silence_in_which_probes_are_answered_is_asked_about_more_and_more_seldom() {
+        let mut pulse = beating(MS, MS * 20, MS * 200);
+        for (now, unusual) in [(202, 4), (206, 8), (214, 16)] {
+            pulse.probe_answered(MS * now);
+            assert_eq!(pulse.silence(), Some((MS * now, MS * unusual)));
+        }
+        pulse.acked(MS * 220, MS * 20);
+        assert_eq!(pulse.silence(), Some((MS * 220, MS * 2)));
     }
 
     #[test]

@@ -107,17 +107,24 @@ impl PathManager {
         let wanted = self.member_for(p);
         let Some((lag, member)) = wanted.filter(|(_, it)| it.usable) else { return };
         let is_own = own.is_some_and(|own| own.ifindex == member.ifindex);
-        let (pair, current) = (p.address.line().pair, p.address.source_port);
+        let (pair, current, n) = (p.address.line().pair, p.address.source_port, p.port);
         let leads = |port| lag.leaves_by(pair, port) == Some(member.ifindex);
-        let port = match (leads(current), leads(p.turns.home())) {
-            (true, true) => return,
-            (true, false) => current,
-            (false, _) if is_own => self.fresh_port(association, pair, current, p.port),
-            (false, _) => self.draw_port_by(pair, member.ifindex),
-        };
+        let away = p.turns.home() != current && p.turns.settled() == current;
+        let by_another = lag.leaves_by(pair, current).is_some() && !leads(current);
+        if p.state == PathState::Up && away && by_another && leads(p.turns.home()) {
+            return; // Its own port was silent. It goes back when that answers.
+        }
+        let home = p.turns.home();
+        let ways = (leads(current), leads(home));
         if let Some(p) = self.paths.get_mut(index).filter(|_| is_own) {
             p.substitute = None;
         }
+        let port = match ways {
+            (true, true) => return,
+            (true, false) => current,
+            (false, _) if is_own => self.fresh_port(association, pair, current, n),
+            (false, _) => self.draw_port_by(pair, member.ifindex),
+        };
         self.begin_at(index, port);
     }
 

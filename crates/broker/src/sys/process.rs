@@ -89,9 +89,10 @@ pub(crate) fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// Leaves behind what was set for the program that started the broker, because the broker serves others, too:
-/// limits on processor time, memory and the size of files, a low priority, and the choice of
-/// processors. Who is not allowed to leave one keeps it; soft limits are raised to the hard ones.
+/// Leaves behind what was set for the program that started the broker, because the broker serves others,
+/// too: limits on processor time, memory and the size of files, a low priority, and the choice of
+/// processors, of which it takes those of process 1. Who is not allowed to leave one keeps it; soft limits
+/// are raised to the hard ones.
 pub(crate) fn leave_limits() {
     for resource in [Resource::Cpu, Resource::As, Resource::Data, Resource::Fsize] {
         let limit = getrlimit(resource);
@@ -99,13 +100,15 @@ pub(crate) fn leave_limits() {
         let soft = Rlimit { current: limit.maximum, ..limit };
         let _kept = setrlimit(resource, none).or_else(|_| setrlimit(resource, soft));
     }
-    // SAFETY: plain integers; `all` is as large as is said, and all ones are a set of processors.
+    // SAFETY: plain integers; `all` is as large as is said, and all ones or zeroes are a set of processors.
     unsafe {
         if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
             libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         }
         let mut all = MaybeUninit::<libc::cpu_set_t>::zeroed();
-        all.as_mut_ptr().cast::<u8>().write_bytes(0xff, size_of::<libc::cpu_set_t>());
+        if libc::sched_getaffinity(1, size_of::<libc::cpu_set_t>(), all.as_mut_ptr()) < 0 {
+            all.as_mut_ptr().cast::<u8>().write_bytes(0xff, size_of::<libc::cpu_set_t>());
+        }
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), all.as_ptr());
     }
 }

@@ -433,7 +433,7 @@ impl Lane {
     }
 
     /// Sends what is owed when the process ends, unless another thread is in the lane, which will
-    /// then do it.
+    /// then do it. Only what is delayed on purpose is lost in this case.
     pub(crate) fn leave(&self) {
         if let Ok(mut state) = Held::try_take(&self.state) {
             state.begin();

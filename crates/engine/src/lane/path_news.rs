@@ -31,12 +31,19 @@ impl LaneIo {
         let event = match *event {
             // An association begins or ends; nothing has failed.
             PathEvent::ActiveChanged { reason: Reason::Association, .. } => return,
+            // Nothing has moved, and nothing is held, if all have migrated to another path, or keep this
+            // one in reserve.
+            PathEvent::ActiveChanged { peer, from: None, .. }
+            | PathEvent::NoPath { peer }
+            | PathEvent::PeerLost { peer }
+                if paths.qpns_of(peer).next().is_none() =>
+            {
+                return;
+            }
             PathEvent::ActiveChanged { peer, from, to, reason } => {
                 let (peer, from, to) = (remote(peer), from.map(name), name(to));
                 Event::FailOver { peer, from, to, reason }
             }
-            // Nothing is held if all have migrated to another path, or keep this one in reserve.
-            PathEvent::NoPath { peer } if paths.qpns_of(peer).next().is_none() => return,
             PathEvent::NoPath { peer } => Event::NoPath { peer: remote(peer) },
             PathEvent::PeerLost { peer } => Event::PeerLost { peer: remote(peer) },
             PathEvent::Resumed { peer, blackout, reason } => {

@@ -377,7 +377,7 @@ fn a_queue_pair_keeps_to_its_vlan() {
 /// Hosts whose ports are joined by cables, in the same order or in another one.
 #[test]
 fn a_lost_cable_takes_no_more_than_its_share_and_traffic_goes_on() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         for (order, lost) in [([0, 1], 0), ([0, 1], 1), ([1, 0], 0), ([1, 0], 1)] {
             for (silent, ports) in [(false, 2), (true, 2), (false, 1), (true, 1)] {
                 let what =
@@ -412,10 +412,13 @@ fn a_lost_cable_takes_no_more_than_its_share_and_traffic_goes_on() {
 
                 net.links[0].cut_cables = vec![];
                 (0..2).for_each(|host| tell(&mut net, host, &[true; 2]));
-                net.run(4 * SECOND);
-                if ports == 2 {
-                    assert_eq!(members(&net, 0), [0, 1], "{what}");
-                }
+                // A path that has tried its way to another port goes back when its own one has proved itself.
+                let seconds = if silent { 60 } else { 4 };
+                let back = (0..seconds).any(|_| {
+                    net.run(SECOND);
+                    ports == 1 || members(&net, 0) == [0, 1]
+                });
+                assert!(back, "{what}: {:?}", members(&net, 0));
                 net.assert_same_paths();
             }
         }
