@@ -108,8 +108,13 @@ impl Lag {
 
     fn among_usable(&self, pair: Pair, source_port: u16) -> Option<u32> {
         let hash = usize::try_from(hash(pair, source_port, ROCE_PORT)).ok()?;
+        self.nth_usable(hash)
+    }
+
+    /// The index of the `n`th of its usable ports, which are counted in a circle; `None` if none is usable.
+    pub(crate) fn nth_usable(&self, n: usize) -> Option<u32> {
         let usable = || self.members.iter().filter(|member| member.usable);
-        usable().nth(hash.checked_rem(usable().count())?).map(|member| member.ifindex)
+        usable().nth(n.checked_rem(usable().count())?).map(|member| member.ifindex)
     }
 
     /// The port of the bond by which packets from this source port leave; `None` if it is not usable.

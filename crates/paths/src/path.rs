@@ -339,8 +339,9 @@ impl Path {
         self.usual_wait().max(queued)
     }
 
-    /// The longest that the answer to a probe may take now that the path is suspected. Behind a queue that is
-    /// not emptied any more it would have to come no sooner than without.
+    /// The longest that the answer to a probe may take now that the path is suspected. If acknowledgements
+    /// have come regularly, it is not given the time of the queue before it, since they come while that is
+    /// emptied.
     pub(crate) fn patience_suspected(&self, now: Duration) -> Duration {
         let usual = self.patience(now);
         let shortest = self.rtt.shortest().unwrap_or_default();

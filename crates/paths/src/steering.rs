@@ -82,19 +82,10 @@ impl PathManager {
             if p.state != PathState::Down || p.reason != Some(Reason::LinkDown) {
                 continue;
             }
-            let Some((lag, lost)) = self.member_for(p).filter(|(_, it)| !it.usable) else {
-                continue;
-            };
-            debug_assert!(lag.usable_member(lost.ifindex).is_none());
-            let mut usable = lag.members.iter().filter(|member| member.usable);
-            let Some(other) = usable.nth(usize::from(p.port) % usable.clone().count().max(1))
-            else {
-                continue;
-            };
-            let other = other.ifindex;
-            if let Some(p) = self.paths.get_mut(index) {
-                p.substitute = Some(other);
-            }
+            let lost = self.member_for(p).filter(|(_, it)| !it.usable);
+            let other = lost.and_then(|(lag, _)| lag.nth_usable(p.port.into()));
+            let (Some(_), Some(p)) = (other, self.paths.get_mut(index)) else { continue };
+            p.substitute = other;
             self.local_changed(index);
         }
     }
@@ -109,13 +100,13 @@ impl PathManager {
         let is_own = own.is_some_and(|own| own.ifindex == member.ifindex);
         let (pair, current, n) = (p.address.line().pair, p.address.source_port, p.port);
         let leads = |port| lag.leaves_by(pair, port) == Some(member.ifindex);
-        let away = p.turns.home() != current && p.turns.settled() == current;
-        let by_another = lag.leaves_by(pair, current).is_some() && !leads(current);
-        if p.state == PathState::Up && away && by_another && leads(p.turns.home()) {
-            return; // Its own port was silent. It goes back when that answers.
-        }
         let home = p.turns.home();
         let ways = (leads(current), leads(home));
+        let away = home != current && p.turns.settled() == current;
+        let leaves = lag.leaves_by(pair, current).is_some();
+        if p.state == PathState::Up && away && leaves && ways == (false, true) {
+            return; // Its own port was silent. It goes back when that answers.
+        }
         if let Some(p) = self.paths.get_mut(index).filter(|_| is_own) {
             p.substitute = None;
         }

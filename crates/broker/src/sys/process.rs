@@ -85,8 +85,13 @@ fn hold_back_signals() -> libc::sigset_t {
 /// Raises the soft limit on open files to the hard one, because slots and clients all need
 /// descriptors.
 pub(crate) fn raise_file_limit() -> io::Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+    Ok(raise_limit(Resource::Nofile)?)
+}
+
+/// Raises a soft limit to the hard one.
+fn raise_limit(resource: Resource) -> Result<(), Errno> {
+    let limit = getrlimit(resource);
+    setrlimit(resource, Rlimit { current: limit.maximum, ..limit })
 }
 
 /// Leaves behind what was set for the program that started the broker, because the broker serves others,
@@ -95,10 +100,8 @@ pub(crate) fn raise_file_limit() -> io::Result<()> {
 /// are raised to the hard ones.
 pub(crate) fn leave_limits() {
     for resource in [Resource::Cpu, Resource::As, Resource::Data, Resource::Fsize] {
-        let limit = getrlimit(resource);
         let none = Rlimit { current: None, maximum: None };
-        let soft = Rlimit { current: limit.maximum, ..limit };
-        let _kept = setrlimit(resource, none).or_else(|_| setrlimit(resource, soft));
+        let _kept = setrlimit(resource, none).or_else(|_| raise_limit(resource));
     }
     // SAFETY: plain integers; `all` is as large as is said, and all ones or zeroes are a set of processors.
     unsafe {
