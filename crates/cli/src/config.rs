@@ -7,6 +7,7 @@ use polypath_config::{Location, load};
 use polypath_ipc::{Client, Hello};
 use polypath_topology::Rule;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the subcommand.
@@ -22,7 +23,7 @@ pub(crate) fn run(action: ConfigAction) -> Result<ExitCode, CliError> {
             broker.reload_config()?;
             let broker = broker.status()?.broker;
             let rules = broker.table.rules.iter().filter(|rule| is_of_file(rule)).count();
-            format!("{}: {} in force\n", broker.config.path, count(rules as u64, "rule"))
+            reloaded(&broker.config.path, rules as u64)
         }
     };
     std::io::stdout().write_all(text.as_bytes())?;
@@ -34,11 +35,23 @@ pub(crate) fn is_of_file(rule: &Rule) -> bool {
     matches!(rule.source, polypath_topology::RuleSource::File { .. })
 }
 
+/// What the broker has read.
+fn reloaded(path: &str, rules: u64) -> String {
+    if rules == 0 && !Path::new(path).exists() {
+        return absent(path);
+    }
+    format!("{path}: {} in force\n", count(rules, "rule"))
+}
+
+fn absent(path: &str) -> String {
+    format!("{path} does not exist, so there are no rules\n")
+}
+
 /// What a file without a mistake says.
 fn checked(location: &Location, rules: &[Rule], exists: bool) -> String {
     let path = location.path.display();
     if !exists {
-        return format!("{path} does not exist, so there are no rules\n");
+        return absent(&path.to_string());
     }
     let mut text = format!("{path}: {}, no mistakes\n", count(rules.len() as u64, "rule"));
     for rule in rules {
@@ -58,5 +71,7 @@ mod tests {
         let text = checked(&location, &rules, true);
         assert_eq!(text, "/x.toml: 1 rule, no mistakes\n  everything: balance\n");
         assert!(checked(&location, &[], false).contains("does not exist"));
+        assert_eq!(reloaded("/", 0), "/: 0 rules in force\n");
+        assert_eq!(reloaded("/x.toml", 0), "/x.toml does not exist, so there are no rules\n");
     }
 }

@@ -6,8 +6,8 @@ use crate::path::own_broker;
 use crate::text::count;
 use polypath_ipc::Status;
 use polypath_ipc::status::{PolicyStatus, ProcessStatus, QpStatus};
-use polypath_topology::RuleScope;
 use polypath_topology::rules::Origin;
+use polypath_topology::{RuleScope, interface_problem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -52,7 +52,13 @@ fn run(
         }
         Some(PolicyChange::To(settings)) => {
             broker.set_rule(scope.clone(), Some(settings.clone()))?;
-            told(scope, &settings.to_string(), &broker.status()?)
+            let status = broker.status()?;
+            if let Some(problem) =
+                interface_problem(settings, &status.broker.table, broker.selection())
+            {
+                eprintln!("polypath: {problem}");
+            }
+            told(scope, &settings.to_string(), &status)
         }
     };
     std::io::stdout().write_all(text.as_bytes())?;

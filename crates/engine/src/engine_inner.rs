@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polypath_ipc::{Client, HangUp, Hello, IpcError};
 use polypath_topology::rules::Process;
-use polypath_topology::{Bonding, InForce, Selection, Table};
+use polypath_topology::{InForce, Selection, Table, interface_problem};
 use polypath_verbs::{DeviceInfo, Error, Result};
 
 use crate::config::Config;
@@ -71,18 +71,6 @@ pub(crate) fn no_broker() -> Error {
 
 pub(crate) fn ipc_error(error: &IpcError) -> Error {
     Error::new(error.errno(), error.to_string())
-}
-
-/// The problem with an interface that the settings of the multi-path device name, if there is one.
-fn interface_problem(settings: &Bonding, table: &Table, selection: &Selection) -> Option<String> {
-    let devices = polypath_topology::devices(table, selection);
-    let several: Vec<_> = devices.iter().filter(|device| device.kind.multipath).collect();
-    if several.is_empty() {
-        return None;
-    }
-    let ports = several.iter().flat_map(|device| device.interfaces(table));
-    let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
-    settings.interface_problem(&names)
 }
 
 impl EngineInner {

@@ -10,17 +10,46 @@ use serde::{Deserialize, Serialize};
 /// A setting that is not understood. The text says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BondingError {
-    /// An item that names no setting, or a value that the setting does not have.
-    #[error(
-        "`{0}` is not understood; write policy=active-backup|balance|affinity|redundant|efficient, \
-         affinity=hash|round-robin|cpu|numa, cost=eth0:10, numa_node=eth0:1, primary=eth0, \
-         primary_reselect=always|better|failure, updelay=MS, downdelay=MS, hold=SECONDS (1 to 86400), \
-         rendezvous=ADDRESS, ecn=on|off, ports=1 to 8, local=on|off or tcp=on|off|PORT"
-    )]
+    /// An item that names no setting.
+    #[error("`{0}` is not understood; write {all}", all = all_settings())]
     Item(String),
+    /// A value that the setting does not have.
+    #[error("`{key}={value}` can't be; write {key}={values}", values = values_of(key).unwrap_or_default())]
+    Value {
+        /// The setting.
+        key: String,
+        /// What was written.
+        value: String,
+    },
     /// `affinity` with another policy.
     #[error("affinity has an effect only with policy=affinity; add that, or remove it")]
     AffinityUnused,
+}
+
+/// The settings, and what may be written for each.
+const SETTINGS: [(&str, &str); 14] = [
+    ("policy", "active-backup|balance|affinity|redundant|efficient"),
+    ("affinity", "hash|round-robin|cpu|numa"),
+    ("cost", "eth0:10 (0 to 65535, up to 64 interfaces, each once)"),
+    ("numa_node", "eth0:1 (0 to 65535, up to 64 interfaces, each once)"),
+    ("primary", "eth0"),
+    ("primary_reselect", "always|better|failure"),
+    ("updelay", "MS"),
+    ("downdelay", "MS"),
+    ("hold", "SECONDS (1 to 86400)"),
+    ("rendezvous", "ADDRESS"),
+    ("ecn", "on|off"),
+    ("ports", "NUMBER (1 to 8)"),
+    ("local", "on|off"),
+    ("tcp", "on|off|PORT"),
+];
+
+fn values_of(key: &str) -> Option<&'static str> {
+    SETTINGS.iter().find(|(setting, _)| *setting == key).map(|(_, values)| *values)
+}
+
+fn all_settings() -> String {
+    SETTINGS.map(|(key, values)| format!("{key}={values}")).join(", ")
 }
 
 /// What stands in place of an interface for paths through shared memory.
@@ -242,12 +271,18 @@ impl Bonding {
     /// Parses `key=value` joined by commas; delays are in milliseconds. A policy may stand without its key.
     ///
     /// # Errors
-    /// [`BondingError::Item`] with the first item that is not understood; that of [`check`](Self::check).
+    /// [`BondingError::Item`] or [`BondingError::Value`] with the first item that is wrong; that of
+    /// [`check`](Self::check).
     pub fn parse(text: &str) -> Result<Self, BondingError> {
         let mut bonding = Self::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or(("policy", item));
-            bonding.set(key, value).map_err(|()| BondingError::Item(item.to_owned()))?;
+            bonding.set(key, value).map_err(|()| match values_of(key) {
+                Some(_) if item.contains('=') => {
+                    BondingError::Value { key: key.to_owned(), value: value.to_owned() }
+                }
+                _ => BondingError::Item(item.to_owned()),
+            })?;
         }
         bonding.check()?;
         Ok(bonding)
@@ -456,9 +491,21 @@ mod tests {
             "tcp=yes",
         ] {
             let error = Bonding::parse(wrong).unwrap_err().to_string();
-            assert!(error.contains(wrong) && error.contains("updelay=MS"), "{error}");
-            let says = "balance|affinity|redundant|efficient, affinity=hash|round-robin|cpu|numa, ";
-            assert!(error.contains(says), "{error}");
+            assert!(error.starts_with(&format!("`{wrong}` ")), "{error}");
+            let key = wrong.split('=').next().unwrap();
+            match values_of(key) {
+                // The values of the setting that is meant, and nothing else.
+                Some(values) if wrong != key => {
+                    assert!(error.ends_with(&format!("write {key}={values}")), "{error}");
+                }
+                _ => {
+                    let says = "|redundant|efficient, affinity=hash|round-robin|cpu|numa, cost=";
+                    assert!(error.contains(says) && error.contains("updelay=MS"), "{error}");
+                }
+            }
+        }
+        for (key, _) in SETTINGS {
+            assert!(Bonding::default().set(key, "").is_err(), "{key}");
         }
     }
 
@@ -519,9 +566,11 @@ mod tests {
         b.prefer(&Bonding::parse("cost=eth1:1").unwrap());
         assert_eq!(b.costs, [("eth1".to_owned(), 1)]);
         for wrong in ["cost=eth0", "cost=:1", "cost=eth0:-1", "cost=eth0:65536", "cost=eth0:"] {
-            assert_eq!(Bonding::parse(wrong), Err(BondingError::Item(wrong.to_owned())));
+            let (key, value) = wrong.split_once('=').unwrap();
+            let (key, value) = (key.to_owned(), value.to_owned());
+            assert_eq!(Bonding::parse(wrong), Err(BondingError::Value { key, value }));
         }
-        let twice = Bonding::parse("cost=eth0:1,cost=eth0:2");
-        assert_eq!(twice, Err(BondingError::Item("cost=eth0:2".to_owned())));
+        let twice = Bonding::parse("cost=eth0:1,cost=eth0:2").unwrap_err().to_string();
+        assert!(twice.starts_with("`cost=eth0:2` can't be; write cost=eth0:10 ("), "{twice}");
     }
 }

@@ -67,7 +67,7 @@ pub use registry::PROVIDERS;
 pub use roce::ROCE;
 pub use rule_check::RuleError;
 pub use rules::{InForce, Rule, RuleScope, RuleSource};
-pub use selection::{Selection, devices};
+pub use selection::{Selection, devices, interface_problem};
 pub use selector::{PathSelector, PathSelectorError};
 pub use subnet::{Subnet, SubnetError, same_prefix};
 pub use table::Table;

@@ -226,6 +226,24 @@ pub fn devices(table: &Table, selection: &Selection) -> Vec<DeviceSpec> {
     devices
 }
 
+/// The problem with an interface that settings of multi-path devices name; `None` if there is none, or no
+/// such device.
+#[must_use]
+pub fn interface_problem(
+    settings: &Bonding,
+    table: &Table,
+    selection: &Selection,
+) -> Option<String> {
+    let devices = devices(table, selection);
+    let several: Vec<_> = devices.iter().filter(|device| device.kind.multipath).collect();
+    if several.is_empty() {
+        return None;
+    }
+    let ports = several.iter().flat_map(|device| device.interfaces(table));
+    let names: Vec<&str> = ports.map(|port| port.name.as_str()).collect();
+    settings.interface_problem(&names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
