@@ -20,6 +20,9 @@ const QP_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT);
 
+/// The largest number of retries, and the one of RNR retries that means without end.
+const RETRIES_MAX: u8 = 7;
+
 /// `enum ibv_qp_type`.
 pub(crate) fn qp_type(code: c_int) -> Result<QpType> {
     match code {
@@ -106,8 +109,9 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
         min_rnr_timer: attr.min_rnr_timer & 0x1f,
         port_num: attr.port_num,
         timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
+        // They have three bits (IBTA 11.2.5.2). Linux takes larger numbers, so programs have them.
+        retry_cnt: attr.retry_cnt.min(RETRIES_MAX),
+        rnr_retry: attr.rnr_retry.min(RETRIES_MAX),
         alt_port_num: attr.alt_port_num,
         alt_timeout: attr.alt_timeout,
         max_send_wr: attr.cap.max_send_wr,
@@ -194,10 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rnr_timer_has_five_bits() {
+    fn the_rnr_timer_has_five_bits_and_retries_have_three() {
         let given = ibv_qp_attr { min_rnr_timer: 0x20 | 12, ..ibv_qp_attr::default() };
         let bits = QpAttrMask::MIN_RNR_TIMER.bits().cast_signed();
         assert_eq!(attributes(&given, bits).unwrap().0.min_rnr_timer, 12);
+        let bits = (QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY).bits().cast_signed();
+        let many = ibv_qp_attr { retry_cnt: 12, rnr_retry: 10, ..ibv_qp_attr::default() };
+        let taken = attributes(&many, bits).unwrap().0;
+        assert_eq!((taken.retry_cnt, taken.rnr_retry), (7, 7));
     }
 
     #[test]

@@ -77,8 +77,8 @@ fn both_ends_get_attributes_that_fit_each_other() {
     let a_rtr = w.qp_attr(a, id, 2).unwrap();
     let a_rts = w.qp_attr(a, id, 3).unwrap();
 
-    // Remote write; with responder resources, also read and atomic.
-    assert_eq!((a_init.mask(), a_init.access_flags()), (0x39, 0xe));
+    // Remote write; with responder resources, also read, atomic and flush.
+    assert_eq!((a_init.mask(), a_init.access_flags()), (0x39, 0x30e));
     assert_eq!(a_rtr.mask(), 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20);
     assert_eq!(a_rts.mask(), 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16);
     assert_eq!(a_rtr.rq_psn(), b_rts.sq_psn());

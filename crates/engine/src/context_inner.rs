@@ -176,6 +176,10 @@ impl Raise for ContextInner {
         self.events.push(event);
     }
 
+    fn forget(&self, element: Element) {
+        self.forget_events(element);
+    }
+
     fn release_pd(&self, pd: u32) {
         Self::release_pd(self, pd);
     }

@@ -377,6 +377,9 @@ impl CompletionQueue for Cq {
         if let Some(channel) = self.channel() {
             channel.forget(self.token);
         }
+        if let Some(owner) = self.owner.upgrade() {
+            owner.forget(Element::Cq(self.token));
+        }
         Ok(())
     }
 

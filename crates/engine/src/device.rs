@@ -26,7 +26,6 @@ pub(crate) fn info(spec: &DeviceSpec, table: &Table) -> DeviceInfo {
 }
 
 // `enum ibv_device_cap_flags`.
-const CAP_RESIZE_MAX_WR: u32 = 1;
 const CAP_BAD_PKEY_CNTR: u32 = 1 << 1;
 const CAP_BAD_QKEY_CNTR: u32 = 1 << 2;
 const CAP_AUTO_PATH_MIG: u32 = 1 << 4;
@@ -56,8 +55,7 @@ pub(crate) fn attributes(info: &DeviceInfo, ports: u8) -> DeviceAttr {
         hw_ver: 0,
         max_qp,
         max_qp_wr: MAX_QP_WR,
-        device_cap_flags: CAP_RESIZE_MAX_WR
-            | CAP_BAD_PKEY_CNTR
+        device_cap_flags: CAP_BAD_PKEY_CNTR
             | CAP_BAD_QKEY_CNTR
             | CAP_AUTO_PATH_MIG
             | CAP_CURR_QP_STATE_MOD

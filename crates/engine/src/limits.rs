@@ -31,4 +31,4 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics in flight per queue pair and direction.
 pub(crate) const MAX_RD_ATOMIC: u32 = 128;
 /// Multicast groups of a queue pair.
-pub(crate) const MAX_MCAST_PER_QP: usize = 32;
+pub(crate) const MAX_MCAST_PER_QP: usize = 8192;

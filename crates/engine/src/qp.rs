@@ -263,13 +263,18 @@ fn failed() -> Error {
 
 fn check_sizes(request: &QpRequest) -> Result<()> {
     let too_many = |what, most| Err(Error::invalid(format!("at most {most} {what}")));
-    if request.max_send_wr > MAX_QP_WR || request.max_recv_wr > MAX_QP_WR {
+    // Sizes of a queue that the queue pair has not got mean nothing (ibv_create_qp(3)).
+    let sends = request.qp_type != QpType::XrcRecv;
+    let receives = request.srq.is_none() && !request.qp_type.is_xrc();
+    let most =
+        |send: u32, recv: u32| (if sends { send } else { 0 }).max(if receives { recv } else { 0 });
+    if most(request.max_send_wr, request.max_recv_wr) > MAX_QP_WR {
         return too_many("work requests in a queue", MAX_QP_WR);
     }
-    if request.max_send_sge > MAX_SGE || request.max_recv_sge > MAX_SGE {
+    if most(request.max_send_sge, request.max_recv_sge) > MAX_SGE {
         return too_many("scatter/gather elements", MAX_SGE);
     }
-    if request.max_inline > MAX_INLINE {
+    if sends && request.max_inline > MAX_INLINE {
         return too_many("bytes of inline data", MAX_INLINE);
     }
     Ok(())

@@ -161,6 +161,9 @@ impl SharedReceiveQueue for Srq {
         if let Some(membership) = &self.membership {
             membership.end(self.number);
         }
+        if let Some(owner) = self.owner.upgrade() {
+            owner.forget(Element::Srq(self.token));
+        }
         Ok(())
     }
 
@@ -213,5 +216,7 @@ mod tests {
         let event = AsyncEvent { kind: AsyncKind::SrqLimitReached, element: Element::Srq(9) };
         assert_eq!(*owner.0.lock().unwrap(), [event]);
         assert_eq!(srq.query().limit, 0);
+        srq.destroy().unwrap();
+        assert!(owner.0.lock().unwrap().is_empty(), "nobody could acknowledge it any more");
     }
 }

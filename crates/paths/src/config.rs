@@ -98,7 +98,7 @@ pub struct Config {
     /// round trip lengthens it).
     pub trial_interval: Duration,
     /// Probes of a suspected path that must all stay unanswered, while another path answers,
-    /// before it is taken for dead. 2..=16.
+    /// before it is taken for dead. 2..=8.
     pub trial_probes: u8,
     /// The peer was silent on every path for so long: [`crate::PathEvent::NoPath`]. Must be shorter
     /// than the patience of queue pairs, which else run out of retries before they are held.

@@ -336,8 +336,10 @@ impl PathManager {
             a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
         });
         if let Some(p) = self.paths.get_mut(path) {
-            if p.state != PathState::Down {
-                p.give_up(self.clock.now(), PathState::Down, Reason::Removed);
+            match p.state {
+                // Its death counts once.
+                PathState::Down | PathState::Dead => p.state = PathState::Down,
+                _ => p.give_up(self.clock.now(), PathState::Down, Reason::Removed),
             }
             p.reason = Some(Reason::Removed);
             if let Some(a) = self.associations.get_mut(index) {

@@ -66,6 +66,7 @@ impl PathManager {
         let peer = self.peer_for(number, lane_number(slot), local, remote, options);
         let Ok(peer) = peer else {
             self.lane_pairs.remove(number);
+            self.lane_pairs.full |= begun_here;
             return None;
         };
         self.attach_to(peer, number, lane_number(slot));

@@ -4,9 +4,11 @@
 //! some queue pairs (one of several ways that a fabric spreads them over is broken). Probes and other
 //! queue pairs' data pass, so the path is not dead, and only the affected queue pair leaves it. It does
 //! so when it has sent its first packet again and again for [`STALL`] and has heard nothing, while the
-//! path answered probes that were sent meanwhile. Then it tries the other paths that answer, each once.
-//! It keeps a path by which it makes progress until that path dies. If it makes none on any, the reason
-//! is not a path (the peer's queue pair is gone, most likely), and its retries run out.
+//! path answered probes that were sent meanwhile. Then it tries the other paths that answer, one after the
+//! other. It keeps a path by which it makes progress until that path dies. If it makes none on any, the
+//! peer's answers may have been lost until the peer has left a path, too: it tries all again, each for
+//! twice the time. If the reason is not a path (the peer's queue pair is gone, most likely), its retries run
+//! out.
 
 use core::time::Duration;
 
@@ -20,6 +22,8 @@ use polypath_types::{PathId, PeerId};
 /// For how long data must be outstanding without any progress. Shorter than the second for which a
 /// queue pair with several paths is patient at least.
 const STALL: Duration = Duration::from_millis(500);
+/// No path is tried for longer than 2 to this power times [`STALL`].
+const ROUNDS_MAX: u8 = 6;
 /// Probes that the path must have answered in this time: one alone may have been lucky.
 const STALL_ANSWERS: usize = 3;
 
@@ -66,11 +70,17 @@ impl PathManager {
             .paths
             .get(path)
             .is_some_and(|p| p.usable() && p.probes.answered(since, STALL_ANSWERS).is_some());
-        if !on_it || p.is_held() || self.clock.now().saturating_sub(since) < STALL || !carries {
+        let before = detour.filter(|d| progress <= d.since);
+        let (tried, mut rounds) = before.map_or((0, 0), |d| (d.tried, d.rounds));
+        let stall = STALL * (1 << rounds.min(ROUNDS_MAX));
+        if !on_it || p.is_held() || self.clock.now().saturating_sub(since) < stall || !carries {
             return;
         }
-        let tried = detour.filter(|d| progress <= d.since).map_or(0, |d| d.tried) | 1 << id.0;
         let Some(a) = self.associations.get(association) else { return };
+        let mut tried = tried | 1 << id.0;
+        if a.paths().all(|(id, _)| tried & 1 << id.0 != 0) {
+            (tried, rounds) = (1 << id.0, rounds.saturating_add(1));
+        }
         let was_tried = |id: PathNumber| tried & 1 << id.0 != 0;
         // Packets that are too large for one path are too large for all between the same addresses.
         let pair = |path: PathId| self.paths.get(path).map(|p| p.address.line().pair);
@@ -84,7 +94,7 @@ impl PathManager {
         }
         let now = self.clock.now();
         if let Some(p) = self.peers.get_mut(peer) {
-            p.detours.insert(qpn, Detour { path: to, since: now, tried });
+            p.detours.insert(qpn, Detour { path: to, since: now, tried, rounds });
         }
         self.push_event(PathEvent::Detour { qpn: qpn.0, from: path, to });
     }

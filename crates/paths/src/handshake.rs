@@ -370,12 +370,15 @@ impl PathManager {
             return;
         }
         a.set_remote_addresses(hello.addresses_version, hello.addresses.clone());
-        a.remote_window = match hello.receive_window {
-            0 => default,
-            window => window,
-        };
         a.remote_abilities = hello.abilities;
         a.remote_ports = hello.ports;
+        self.set_remote_window(
+            index,
+            match hello.receive_window {
+                0 => default,
+                window => window,
+            },
+        );
         // This does nothing for an association that is not confirmed yet; `begin_control` leads it
         // later.
         self.lead(index);

@@ -51,6 +51,14 @@ impl PathManager {
         for index in indexes {
             self.local_changed(index);
         }
+        // A port of a bond may have come back that is none of these paths' own.
+        for association in self.associations.indexes() {
+            let Some(a) = self.associations.get(association) else { continue };
+            let lives = |(_, path)| self.paths.get(path).is_some_and(Path::usable);
+            if !a.paths().any(lives) {
+                self.substitute_members(association);
+            }
+        }
     }
 
     /// Whether a path with this fault is given up after a while only.

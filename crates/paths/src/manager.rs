@@ -467,7 +467,7 @@ impl PathManager {
         if let Role::Member { association, .. } = role {
             let silence = self.answered(now, association);
             if suspected {
-                self.suspect_answered(association, index);
+                self.suspect_carries(association, index);
                 self.end_silence(index, silence);
             }
         }

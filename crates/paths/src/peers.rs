@@ -55,8 +55,10 @@ pub(crate) struct FailOver {
 pub(crate) struct Detour {
     pub(crate) path: PathId,
     pub(crate) since: Duration,
-    /// Path numbers that were tried since there was progress last.
+    /// Path numbers that were tried since there was progress last, or since all had been tried.
     pub(crate) tried: u8,
+    /// How often all had been tried since there was progress last.
+    pub(crate) rounds: u8,
 }
 
 /// A remote lane, as reached by one pair of addresses with the same options.

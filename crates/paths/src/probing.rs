@@ -212,8 +212,17 @@ impl PathManager {
         }
     }
 
+    /// Data of a suspected path was acknowledged. A probe that is late would make it suspected again at once,
+    /// so the next one tells.
+    pub(crate) fn suspect_carries(&mut self, index: AssociationId, path: PathId) {
+        if let Some(p) = self.paths.get_mut(path) {
+            p.probes.forget_all();
+        }
+        self.suspect_answered(index, path);
+    }
+
     fn trial_probes(&self) -> u32 {
-        u32::from(self.config.trial_probes.clamp(2, 16))
+        u32::from(self.config.trial_probes.clamp(2, 8))
     }
 
     /// Carries out everything of an association that is due.
@@ -351,8 +360,8 @@ impl PathManager {
 
     /// The verdict on suspected paths.
     fn judge(&mut self, index: AssociationId) {
-        let Some(trial) = self.associations.get(index).and_then(|a| a.trial) else { return };
-        if !self.clock.is_settled() {
+        let on_trial = self.associations.get(index).is_some_and(|a| a.trial.is_some());
+        if !on_trial || !self.clock.is_settled() {
             return;
         }
         let members = self.members(index);
@@ -367,8 +376,11 @@ impl PathManager {
             }
         }
         self.end_trial_if_cleared(index);
-        // The peer has answered nothing for long, though packets of its own may still come.
+        // The peer has answered nothing for long, though packets of its own may still come. A path that is
+        // not even suspected yet has a long round trip.
         let Some(a) = self.associations.get(index) else { return };
+        let is_up = |path: &PathId| self.paths.get(*path).is_some_and(|p| p.state == PathState::Up);
+        let Some(trial) = a.trial.filter(|_| !members.iter().any(is_up)) else { return };
         if self.is_silent(a, &trial) {
             for peer in a.peers.clone() {
                 self.begin_outage(peer);

@@ -58,7 +58,10 @@ impl PathManager {
         let p = self.peers.get_mut(index)?;
         p.detours.remove(&Qpn(qpn));
         if to != p.main {
-            p.detours.insert(Qpn(qpn), Detour { path: to, since: self.clock.now(), tried: 0 });
+            p.detours.insert(
+                Qpn(qpn),
+                Detour { path: to, since: self.clock.now(), tried: 0, rounds: 0 },
+            );
         }
         self.push_event(PathEvent::Moved { qpn, from, to });
         self.two_paths(qpn)

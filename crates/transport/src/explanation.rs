@@ -181,8 +181,7 @@ pub enum What {
     },
     /// A datagram could not be stored.
     #[error(
-        "datagram of {bytes} bytes (and 40 for the GRH) does not fit the receive work \
-         request, or its memory is not valid: dropped"
+        "datagram of {bytes} bytes (and 40 for the GRH) does not fit the receive work request: dropped"
     )]
     DatagramNotStored {
         /// Its payload.
@@ -191,6 +190,12 @@ pub enum What {
     /// A SEND to a UC queue pair could not be stored.
     #[error("a UC SEND does not fit the receive work request: dropped")]
     UcSendNotStored,
+    /// The memory of a receive of a UC or UD queue pair is not valid.
+    #[error("the memory of a receive work request is not valid, so the queue pair ends: {fault}")]
+    ReceiveNotValid {
+        /// The reason.
+        fault: Fault,
+    },
     /// A WRITE to a UC queue pair names memory that it may not write.
     #[error("UC WRITE: {fault}")]
     UcWriteFault {
@@ -414,8 +419,7 @@ mod tests {
             ),
             (
                 What::DatagramNotStored { bytes: 90 },
-                "datagram of 90 bytes (and 40 for the GRH) does not fit the receive work request, or its \
-                 memory is not valid: dropped",
+                "datagram of 90 bytes (and 40 for the GRH) does not fit the receive work request: dropped",
             ),
             (What::UcSendNotStored, "a UC SEND does not fit the receive work request: dropped"),
             (

@@ -123,6 +123,19 @@ impl QueuePair {
         }
     }
 
+    /// The attributes that are meant. Some programs name REARM when they go to RTS although they have loaded
+    /// no alternate path, which means nothing, as for Linux' `ib_modify_qp` and rxe.
+    pub(crate) fn meant(&self, attr: &QpAttr, mask: QpAttrMask) -> QpAttrMask {
+        let now = &self.core.attr;
+        let begins = now.state == QpState::Rtr
+            && mask.contains(QpAttrMask::STATE)
+            && attr.state == QpState::Rts;
+        let idle = now.alt_port_num == 0
+            && !mask.contains(QpAttrMask::ALT_PATH)
+            && attr.path_mig_state == MigState::Rearm;
+        if begins && idle { mask.difference(QpAttrMask::PATH_MIG_STATE) } else { mask }
+    }
+
     /// Checks what the attributes say about migration. Returns whether the queue pair is to migrate.
     pub(crate) fn check_wish(
         &self,

@@ -80,7 +80,7 @@ impl QueuePair {
     /// Those of [`QueuePair::modify`].
     pub fn check_modify(&self, attr: &QpAttr, mask: M) -> Result<(), ModifyError> {
         let core = &self.core;
-        let mask = state::relevant(core.config.qp_type, mask);
+        let mask = self.meant(attr, state::relevant(core.config.qp_type, mask));
         let draining = core.attr.sq_draining;
         let to = state::check(core.config.qp_type, core.attr.state, draining, attr, mask)?;
         self.check_wish(attr, mask, to).map(drop)
@@ -97,7 +97,7 @@ impl QueuePair {
         host: &mut H,
     ) -> Result<(), ModifyError> {
         let core = &self.core;
-        let mask = state::relevant(core.config.qp_type, mask);
+        let mask = self.meant(attr, state::relevant(core.config.qp_type, mask));
         let from = core.attr.state;
         let to = state::check(core.config.qp_type, from, core.attr.sq_draining, attr, mask)?;
         let migrates = self.check_wish(attr, mask, to)?;
@@ -235,9 +235,22 @@ impl QueuePair {
         }
     }
 
-    /// All attributes, as `ibv_query_qp` returns them.
+    /// All attributes, as `ibv_query_qp` returns them. The PSNs are those that come next.
     pub fn query(&self) -> QpAttr {
-        QpAttr { cur_state: self.core.attr.state, ..self.core.attr }
+        let mut attr = QpAttr { cur_state: self.core.attr.state, ..self.core.attr };
+        let sends = matches!(attr.state, QpState::Rts | QpState::Sqd | QpState::Sqe);
+        let (expected, next) = match &self.halves {
+            Halves::Rc(rc) => (Some(rc.1.epsn().get()), rc.0.next_psn()),
+            Halves::Uc(sender, receiver) => (Some(receiver.epsn().get()), sender.next_psn()),
+            Halves::Ud(sender, _) => (None, sender.next_psn()),
+        };
+        if let Some(expected) = expected.filter(|_| sends || attr.state == QpState::Rtr) {
+            attr.rq_psn = expected;
+        }
+        if sends {
+            attr.sq_psn = next;
+        }
+        attr
     }
 
     /// The state.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::cause::Cause;
 use crate::common::Core;
+use crate::explanation::What;
 use crate::frozen::{Reader, ThawError, Writer, words};
 use crate::host::Host;
 use crate::memory::{Fault, Memory, Segment};
@@ -79,6 +80,21 @@ pub(crate) struct CompletedRecv {
     pub(crate) src_qpn: u32,
     pub(crate) grh: Option<NetworkHeader>,
     pub(crate) solicited: bool,
+}
+
+impl CompletedRecv {
+    /// Of a receive that took no message.
+    pub(crate) fn failed(core: &Core) -> Self {
+        Self {
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            invalidated_rkey: None,
+            src_qpn: core.attr.dest_qpn,
+            grh: None,
+            solicited: true,
+        }
+    }
 }
 
 /// The receive work requests of one queue pair, or those that it takes from a shared queue.
@@ -256,17 +272,32 @@ impl ReceiveQueue {
         }
     }
 
+    /// Data could not be stored in the receive in hand of an unreliable service. One that is too small stays
+    /// for the next message. One whose memory is not valid would lose all later ones, so it fails, and the
+    /// queue pair ends (IBTA 9.9.3, class A).
+    #[cold]
+    pub(crate) fn not_stored<H: Host>(
+        &mut self,
+        core: &mut Core,
+        error: ScatterError,
+        too_small: What,
+        host: &mut H,
+    ) {
+        core.counters.dropped_malformed += 1;
+        match error {
+            ScatterError::TooSmall => core.explain(host, None, too_small),
+            ScatterError::Fault(fault) => {
+                core.explain(host, None, What::ReceiveNotValid { fault });
+                let failed = CompletedRecv::failed(core);
+                self.complete(core, WcStatus::LocProtErr, Cause::LocalKey, &failed, host);
+                core.broken = true;
+            }
+        }
+    }
+
     /// Completes all receives with `WrFlushErr`, oldest first.
     pub(crate) fn flush<H: Host>(&mut self, core: &mut Core, host: &mut H) {
-        let flushed = CompletedRecv {
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated_rkey: None,
-            src_qpn: core.attr.dest_qpn,
-            grh: None,
-            solicited: true,
-        };
+        let flushed = CompletedRecv::failed(core);
         loop {
             if self.current.is_none() {
                 self.current = self.queue.pop_front();

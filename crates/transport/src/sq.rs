@@ -503,7 +503,7 @@ pub(crate) fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
             if inline {
                 return Err(PostError::Invalid("an atomic can't be inline"));
             }
-            if len != 8 {
+            if len < 8 {
                 return Err(PostError::Invalid("an atomic needs 8 bytes for its answer"));
             }
             if va % 8 != 0 {
@@ -552,6 +552,10 @@ pub(crate) fn check(core: &Core, wr: &SendWr<'_>) -> Result<u32, PostError> {
     if len > MAX_MESSAGE {
         return Err(PostError::Invalid("a message is longer than 2^31 bytes"));
     }
-    let local = matches!(wr.op, SendOp::LocalInv { .. } | SendOp::BindMw { .. });
-    Ok(if local { 0 } else { len as u32 })
+    Ok(match wr.op {
+        SendOp::LocalInv { .. } | SendOp::BindMw { .. } => 0,
+        // There may be room for more than its answer, as rdma-core's provider for rxe has it.
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 8,
+        _ => len as u32,
+    })
 }

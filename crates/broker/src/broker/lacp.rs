@@ -1,21 +1,18 @@
 //! What `polypath lacp` tells: which interfaces LACP lets carry traffic, and its states.
 
+use std::collections::BTreeMap;
+
 use polypath_ipc::lacp::LacpPort;
 use polypath_ipc::message::{LACP_PORTS_MAX, Reply};
 
 use super::Broker;
 use super::requests::{Answer, Refusal, reply};
 
-/// What the connection said that spoke last.
-#[derive(Debug)]
-pub(super) struct LacpNews {
-    /// The connection.
-    id: u64,
-    pub(super) ports: Vec<LacpPort>,
-}
+/// What connections said, by their numbers: each speaks for the interfaces of one bond.
+pub(super) type LacpNews = BTreeMap<u64, Vec<LacpPort>>;
 
 impl Broker {
-    /// Takes over what a connection says. The last one that spoke counts.
+    /// Takes over what a connection says. If several speak for an interface, the latest one counts.
     pub(super) fn set_lacp(&mut self, id: u64, ports: Vec<LacpPort>) -> Answer {
         if ports.len() > LACP_PORTS_MAX {
             return Err(Refusal::new(libc::EINVAL, "too many interfaces with LACP"));
@@ -25,21 +22,20 @@ impl Broker {
             connection.watches = true;
         }
         let ports = ports.into_iter().map(LacpPort::cut).collect();
-        self.lacp = Some(LacpNews { id, ports });
+        self.lacp.insert(id, ports);
         self.tell_lacp();
         reply(Reply::Done)
     }
 
     /// Forgets what a connection that has ended said.
     pub(super) fn forget_lacp(&mut self, id: u64) {
-        if self.lacp.as_ref().is_some_and(|news| news.id == id) {
-            self.lacp = None;
+        if self.lacp.remove(&id).is_some() {
             self.tell_lacp();
         }
     }
 
     fn tell_lacp(&mut self) {
-        let ports = self.lacp.iter().flat_map(|news| &news.ports);
+        let ports = self.lacp.values().flatten();
         let carry = ports.map(|port| (port.ifindex, port.distributing)).collect();
         if self.host.set_lacp(carry) {
             self.push_table();

@@ -92,7 +92,7 @@ pub(crate) struct Broker {
     chronicle: Chronicle,
     departures: departures::Departures,
     /// The connection of the process that speaks LACP on this host, if there is one.
-    lacp: Option<lacp::LacpNews>,
+    lacp: lacp::LacpNews,
     /// The configuration file as it was last read.
     config: ConfigStatus,
     started: Duration,
@@ -156,7 +156,7 @@ impl Broker {
             counters: BrokerCounters::default(),
             chronicle: Chronicle::default(),
             departures: departures::Departures::default(),
-            lacp: None,
+            lacp: lacp::LacpNews::new(),
             config: ConfigStatus::default(),
             started: now(),
             manner,

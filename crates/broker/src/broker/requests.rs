@@ -461,7 +461,7 @@ impl Broker {
             clients: clients.collect(),
             slots: slots.collect(),
             cm_ids: self.cm_ids(),
-            lacp: self.lacp.as_ref().map_or_else(Vec::new, |news| news.ports.clone()),
+            lacp: self.lacp.values().flatten().cloned().collect(),
             ..status
         }
     }

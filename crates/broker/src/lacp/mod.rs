@@ -130,29 +130,10 @@ struct Driver {
 pub fn speak(arguments: &LacpArguments) -> Result<(), LacpError> {
     let signals = Signals::new().map_err(io("taking signals"))?;
     let mut driver = Driver::new(arguments)?;
-    driver.epoll.add(signals.fd().as_fd(), SIGNALS, Interest::Read).map_err(io("setting up"))?;
-    let mut buffer = [0; FRAME_MAX];
-    loop {
-        driver.carry_out(arguments.state.as_deref())?;
-        let timeout = driver.actor.next_deadline().map(|at| at.saturating_sub(now()));
-        for event in driver.epoll.wait(timeout).map_err(io("waiting"))? {
-            match event.token {
-                SIGNALS => {
-                    if signals.take().map_err(io("reading signals"))?.is_some() {
-                        return driver.leave();
-                    }
-                }
-                NETLINK => driver.look_at_links()?,
-                arp if arp >= ARP => {
-                    driver.hear(usize::try_from(arp - ARP).unwrap_or(usize::MAX))?;
-                }
-                member => {
-                    driver.receive(usize::try_from(member).unwrap_or(usize::MAX), &mut buffer)?;
-                }
-            }
-        }
-        driver.actor.handle_timeout(now());
-    }
+    let done = driver.run(&signals, arguments.state.as_deref());
+    // Whatever ends it, partners are told, and the interfaces get back what they had.
+    let left = driver.leave();
+    done.and(left)
 }
 
 impl Driver {
@@ -189,9 +170,36 @@ impl Driver {
             .transpose()?;
         let brokers = brokers::Brokers::new();
         let written = String::new();
-        let mut driver = Self { actor, members, names, netlink, epoll, brokers, share, written };
-        driver.look_at_links()?;
-        Ok(driver)
+        Ok(Self { actor, members, names, netlink, epoll, brokers, share, written })
+    }
+
+    /// Speaks LACP until a signal ends it.
+    fn run(&mut self, signals: &Signals, state: Option<&Path>) -> Result<(), LacpError> {
+        self.epoll.add(signals.fd().as_fd(), SIGNALS, Interest::Read).map_err(io("setting up"))?;
+        self.look_at_links()?;
+        let mut buffer = [0; FRAME_MAX];
+        loop {
+            self.carry_out(state)?;
+            let timeout = self.actor.next_deadline().map(|at| at.saturating_sub(now()));
+            for event in self.epoll.wait(timeout).map_err(io("waiting"))? {
+                match event.token {
+                    SIGNALS => {
+                        if signals.take().map_err(io("reading signals"))?.is_some() {
+                            return Ok(());
+                        }
+                    }
+                    NETLINK => self.look_at_links()?,
+                    arp if arp >= ARP => {
+                        self.hear(usize::try_from(arp - ARP).unwrap_or(usize::MAX))?;
+                    }
+                    member => {
+                        let member = usize::try_from(member).unwrap_or(usize::MAX);
+                        self.receive(member, &mut buffer)?;
+                    }
+                }
+            }
+            self.actor.handle_timeout(now());
+        }
     }
 
     /// Tells the actor how the links are.

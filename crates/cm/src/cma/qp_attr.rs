@@ -19,6 +19,8 @@ const MIG_REARM: u32 = 1;
 const REMOTE_WRITE: u32 = 1 << 1;
 const REMOTE_READ: u32 = 1 << 2;
 const REMOTE_ATOMIC: u32 = 1 << 3;
+const FLUSH_GLOBAL: u32 = 1 << 8;
+const FLUSH_PERSISTENT: u32 = 1 << 9;
 
 impl Cm {
     pub(super) fn init_qp_attr(
@@ -110,7 +112,10 @@ fn connected(id: &CmId, c: &Connection, to: u32) -> Option<QpAttr> {
 }
 
 fn init(id: &CmId, c: &Connection) -> QpAttr {
-    let reads = if c.qp.responder_resources > 0 { REMOTE_READ | REMOTE_ATOMIC } else { 0 };
+    let reads = match c.qp.responder_resources {
+        0 => 0,
+        _ => REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL | FLUSH_PERSISTENT,
+    };
     QpAttr {
         mask: mask::STATE | mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::PORT,
         access_flags: REMOTE_WRITE | reads,

@@ -77,6 +77,8 @@ fn an_overrun_is_told_once_and_then_ends_polling() {
     assert_eq!(*owner.0.lock().unwrap(), [event]);
     assert_eq!(ids(&cq), [0, 1]);
     assert_eq!(cq.poll(1, &mut |_| ()).unwrap_err().errno, libc::EIO);
+    cq.destroy().unwrap();
+    assert!(owner.0.lock().unwrap().is_empty(), "nobody could acknowledge it any more");
 }
 
 /// IBTA 11.6.3.2: the lane makes the queue pair fail whose completion is lost.

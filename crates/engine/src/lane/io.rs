@@ -50,6 +50,11 @@ struct PathFlow {
     sent_before: u64,
 }
 
+/// What a path keeps while its source port and interface change.
+fn line(address: &PathAddress) -> (PathKind, IpAddr, IpAddr) {
+    (address.kind, address.local, address.remote)
+}
+
 impl PathFlow {
     fn close(&mut self, sender: &mut Senders) {
         if let Some(handle) = self.handle.take() {
@@ -181,6 +186,10 @@ impl LaneIo {
             if let Some(handle) = old.handle {
                 sent_before += self.sender.sent_bytes(handle);
                 self.sender.close(handle);
+            }
+            // The number may have been that of a path to another peer.
+            if line(&old.address) != line(&address) {
+                sent_before = 0;
             }
             if old.address == address {
                 pause = (old.pause * 2).min(REOPEN_LAST);
@@ -370,8 +379,7 @@ impl LaneIo {
         }
     }
 
-    /// Handles a change of links or addresses: sockets that are bound to a former interface could
-    /// not send, and packets that were too large may fit now.
+    /// Handles a change of links or addresses: sockets that are bound to a former interface could not send.
     pub(crate) fn interfaces_changed(&mut self) {
         for (address, flow) in std::mem::take(&mut self.control_flows) {
             flow.close(&address, &mut self.sender, &mut self.control_before);

@@ -21,6 +21,7 @@ mod io;
 pub(crate) mod journal;
 mod learn;
 mod look;
+mod memberships;
 mod multicast;
 pub(crate) mod noted;
 pub(crate) mod numbers;

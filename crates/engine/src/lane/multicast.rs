@@ -8,13 +8,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use polypath_verbs::{Error, Result};
 
 use super::group_copies::GroupCopies;
+use super::memberships::Memberships;
 use super::{Lane, State};
-use crate::media::udp::set_option;
 
 /// A queue pair in a group.
 #[derive(Debug)]
@@ -30,6 +29,7 @@ pub(crate) struct Groups {
     members: HashMap<IpAddr, Vec<Member>>,
     /// The number of queue pairs for which the socket has joined a group on an interface.
     joined: HashMap<(IpAddr, u32), u32>,
+    memberships: Memberships,
     pub(super) copies: GroupCopies,
 }
 
@@ -52,13 +52,13 @@ impl Groups {
         group: IpAddr,
         index: u16,
         interfaces: &[u32],
-        mut membership: impl FnMut(u32) -> Result<()>,
+        mut membership: impl FnMut(&mut Memberships, u32) -> Result<()>,
     ) -> Result<()> {
         let mut mine = Vec::new();
         let mut refused = Error::new(libc::ENODEV, "the device has no interface now");
         for &ifindex in interfaces {
             if !self.joined.contains_key(&(group, ifindex))
-                && let Err(error) = membership(ifindex)
+                && let Err(error) = membership(&mut self.memberships, ifindex)
             {
                 refused = error;
                 continue;
@@ -78,15 +78,15 @@ impl Groups {
     fn follow(
         &mut self,
         interfaces: impl Fn(u16) -> Vec<u32>,
-        mut membership: impl FnMut(IpAddr, u32, bool) -> bool,
+        mut membership: impl FnMut(&mut Memberships, IpAddr, u32, bool) -> bool,
     ) {
-        let Self { members, joined, .. } = self;
+        let Self { members, joined, memberships, .. } = self;
         for (&group, members) in members {
             for member in members {
                 let now = interfaces(member.index);
                 for gone in member.interfaces.extract_if(.., |ifindex| !now.contains(ifindex)) {
                     if is_last(joined, (group, gone)) {
-                        membership(group, gone, false);
+                        membership(memberships, group, gone, false);
                     }
                 }
                 for ifindex in now {
@@ -94,7 +94,9 @@ impl Groups {
                         continue;
                     }
                     // What can't be joined yet is tried again at the next change.
-                    if joined.contains_key(&(group, ifindex)) || membership(group, ifindex, true) {
+                    if joined.contains_key(&(group, ifindex))
+                        || membership(memberships, group, ifindex, true)
+                    {
                         *joined.entry((group, ifindex)).or_insert(0) += 1;
                         member.interfaces.push(ifindex);
                     }
@@ -106,6 +108,7 @@ impl Groups {
     /// Forgets on which interfaces the socket has joined, because there will be another socket.
     pub(super) fn forget_interfaces(&mut self) {
         self.joined.clear();
+        self.memberships = Memberships::default();
         self.members.values_mut().flatten().for_each(|member| member.interfaces.clear());
     }
 
@@ -139,9 +142,9 @@ impl State {
     /// Attaches a queue pair to a group on these interfaces.
     pub(crate) fn join(&mut self, group: IpAddr, index: u16, interfaces: &[u32]) -> Result<()> {
         let socket = self.slot_socket();
-        self.groups.join(group, index, interfaces, |ifindex| {
+        self.groups.join(group, index, interfaces, |memberships, ifindex| {
             let Some(socket) = socket else { return Ok(()) };
-            membership(socket, group, ifindex, true).map_err(|e| {
+            memberships.join(socket, group, ifindex).map_err(|e| {
                 Error::new(
                     e.raw_os_error().unwrap_or(libc::EIO),
                     format!("cannot join {group} on interface {ifindex}: {e}"),
@@ -156,7 +159,7 @@ impl State {
         for ifindex in self.groups.leave(group, index) {
             if let Some(socket) = socket {
                 // The membership ended with the interface if that is gone.
-                let _ = membership(socket, group, ifindex, false);
+                let _ = self.groups.memberships.leave(socket, group, ifindex);
             }
         }
     }
@@ -173,39 +176,16 @@ impl Lane {
                     let entry = core.qps().get(index);
                     entry.map_or_else(Vec::new, |e| e.own.context.spec().members().collect())
                 };
-                groups.follow(interfaces, |group, ifindex, join| {
-                    socket.is_none_or(|s| membership(s, group, ifindex, join).is_ok())
+                groups.follow(interfaces, |memberships, group, ifindex, join| {
+                    let Some(socket) = socket else { return true };
+                    let done = match join {
+                        true => memberships.join(socket, group, ifindex),
+                        false => memberships.leave(socket, group, ifindex),
+                    };
+                    done.is_ok()
                 });
             });
         }
-    }
-}
-
-/// `IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP` and their opposites, on a dual-stack socket.
-fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> std::io::Result<()> {
-    let done = match group {
-        IpAddr::V4(ip) => {
-            let request = libc::ip_mreqn {
-                imr_multiaddr: libc::in_addr { s_addr: u32::from(ip).to_be() },
-                imr_address: libc::in_addr { s_addr: 0 },
-                imr_ifindex: ifindex.cast_signed(),
-            };
-            let option = if join { libc::IP_ADD_MEMBERSHIP } else { libc::IP_DROP_MEMBERSHIP };
-            set_option(&socket, libc::IPPROTO_IP, option, &request)
-        }
-        IpAddr::V6(ip) => {
-            let request = libc::ipv6_mreq {
-                ipv6mr_multiaddr: libc::in6_addr { s6_addr: ip.octets() },
-                ipv6mr_interface: ifindex,
-            };
-            let option = if join { libc::IPV6_ADD_MEMBERSHIP } else { libc::IPV6_DROP_MEMBERSHIP };
-            set_option(&socket, libc::IPPROTO_IPV6, option, &request)
-        }
-    };
-    match done {
-        // The socket has already joined for another lane's queue pair, which is just as good.
-        Err(e) if join && e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(()),
-        done => done,
     }
 }
 
@@ -224,7 +204,7 @@ mod tests {
     /// Joins, and returns the interfaces on which the socket had to join.
     fn join(groups: &mut Groups, index: u16, interfaces: &[u32]) -> Vec<u32> {
         let mut asked = Vec::new();
-        let done = groups.join(group(), index, interfaces, |ifindex| {
+        let done = groups.join(group(), index, interfaces, |_, ifindex| {
             asked.push(ifindex);
             Ok(())
         });
@@ -266,7 +246,7 @@ mod tests {
         let follow = |groups: &mut Groups, ones: &[u32], able: bool| {
             let (ones, mut done) = (ones.to_vec(), Vec::new());
             let interfaces = |index| if index == 1 { ones.clone() } else { vec![2, 3] };
-            groups.follow(interfaces, |_, ifindex, join| {
+            groups.follow(interfaces, |_, _, ifindex, join| {
                 done.push((ifindex, join));
                 able
             });
@@ -293,7 +273,7 @@ mod tests {
         let mut done = Vec::new();
         groups.follow(
             |_| vec![3, 4],
-            |_, ifindex, join| {
+            |_, _, ifindex, join| {
                 done.push((ifindex, join));
                 true
             },
@@ -309,7 +289,7 @@ mod tests {
     #[test]
     fn an_interface_that_cannot_join_does_not_keep_others_from_it() {
         let mut groups = Groups::default();
-        let refuse_3 = |ifindex| match ifindex {
+        let refuse_3 = |_: &mut Memberships, ifindex| match ifindex {
             3 => Err(Error::new(libc::ENODEV, "gone")),
             _ => Ok(()),
         };

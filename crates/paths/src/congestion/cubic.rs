@@ -191,7 +191,7 @@ impl Controller for Cubic {
         self.cut(now, rtt, LEFT_BY_LOSS);
         // A buffer whose size is known does not have to be found by losses.
         if self.cut_at != cut_at && self.limits.max > self.limits.sure {
-            self.ceiling = (size - size / 8).max(2 * self.mtu);
+            self.ceiling = (size - size / 8).max(self.limits.sure);
         }
     }
 

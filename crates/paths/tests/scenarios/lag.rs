@@ -424,3 +424,63 @@ fn a_lost_cable_takes_no_more_than_its_share_and_traffic_goes_on() {
         }
     }
 }
+
+/// One address pair over two cables, both of which are lost, one after the other. Whichever comes back first
+/// carries the traffic, also where it is not the one that a path would have by itself.
+#[test]
+fn the_first_cable_that_comes_back_carries_the_traffic() {
+    for seed in 0..5 {
+        for (order, first, back) in [
+            ([0, 1], 0, 0),
+            ([0, 1], 0, 1),
+            ([0, 1], 1, 0),
+            ([0, 1], 1, 1),
+            ([1, 0], 0, 0),
+            ([1, 0], 0, 1),
+            ([1, 0], 1, 0),
+            ([1, 0], 1, 1),
+        ] {
+            for ports in [1, 2] {
+                let what = format!(
+                    "seed {seed}, order {order:?}, {first} lost first, {back} back, {ports}"
+                );
+                let mut net = Net::with(seed, 1, [config(ports), config(ports)]);
+                net.links[0].bound = [true; 2];
+                net.links[0].cables = [vec![0, 1], order.to_vec()];
+                (0..2).for_each(|host| tell(&mut net, host, &[true; 2]));
+                net.connect();
+                net.run(200 * MS);
+                net.start_traffic();
+                net.run(300 * MS);
+                let cut = |net: &mut Net, cables: &[usize]| {
+                    net.links[0].cut_cables = cables.to_vec();
+                    for host in 0..2 {
+                        let lost = &net.links[0].cables[host];
+                        let usable = [0, 1].map(|port| !cables.contains(&lost[port]));
+                        tell(net, host, &usable);
+                    }
+                };
+                cut(&mut net, &[first]);
+                net.run(300 * MS);
+                cut(&mut net, &[0, 1]);
+                net.run(SECOND);
+                cut(&mut net, &[1 - back]);
+                net.run(SECOND);
+                net.reset_gaps();
+                net.run(SECOND);
+                for host in 0..2 {
+                    let up = net.paths(host).iter().any(|path| path.state == PathState::Up);
+                    assert!(up, "{what}: host {host}");
+                    let gap = net.hosts[host].worst_gap;
+                    assert!(gap < 50 * MS, "{what}: host {host}, {gap:?}");
+                }
+                cut(&mut net, &[]);
+                net.run(6 * SECOND);
+                if ports == 2 {
+                    assert_eq!(members(&net, 0), [0, 1], "{what}");
+                }
+                net.assert_same_paths();
+            }
+        }
+    }
+}

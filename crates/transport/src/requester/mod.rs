@@ -106,6 +106,11 @@ impl Requester {
         }
     }
 
+    /// The PSN of the next new packet.
+    pub(crate) fn next_psn(&self) -> u32 {
+        psn(self.flight.next()).get()
+    }
+
     /// The queue pair went from RTR to RTS: the first packet has the PSN `sq_psn`.
     pub(crate) fn start(&mut self, sq_psn: u32) {
         debug_assert!(self.flight.is_empty());

@@ -32,7 +32,7 @@ use crate::rq::{CompletedRecv, ReceiveQueue};
 use answer::{Due, Job, ReadJob, Reply};
 use data::Data;
 use execute::Inbound;
-use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcOpcode, WcStatus};
+use polypath_types::{Access, PathId, PostError, QpEvent, RecvWr, WcStatus};
 pub(crate) use reorder::REORDER_LIMIT;
 use reorder::{Offered, Reorder};
 use resources::{Again, Resources};
@@ -442,15 +442,7 @@ impl Responder {
         // because nobody would hear of it (C9-222.1.1, 10.10.2.3). A failure after execution, for
         // example of a READ whose region has gone, has nothing to do with the message that is arriving.
         if psn == self.epsn() && self.rq.has_begun() {
-            let what = CompletedRecv {
-                opcode: WcOpcode::Recv,
-                byte_len: 0,
-                imm: None,
-                invalidated_rkey: None,
-                src_qpn: core.attr.dest_qpn,
-                grh: None,
-                solicited: true,
-            };
+            let what = CompletedRecv::failed(core);
             self.rq.complete(core, refusal.status, refusal.cause, &what, host);
         } else {
             host.event(match refusal.nak {

@@ -71,6 +71,11 @@ impl Sender {
         self.next = u64::from(sq_psn & 0xff_ffff);
     }
 
+    /// The PSN of the next new packet.
+    pub(crate) fn next_psn(&self) -> u32 {
+        psn(self.next).get()
+    }
+
     pub(crate) fn clear<H: Host>(&mut self, core: &Core, host: &mut H) {
         self.sq.clear(core, host);
         *self = Self { sq: core::mem::take(&mut self.sq), ..Self::new() };

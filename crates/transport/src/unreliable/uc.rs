@@ -66,6 +66,11 @@ impl UcReceiver {
         self.epsn = Psn::new(rq_psn);
     }
 
+    /// The expected PSN.
+    pub(crate) fn epsn(&self) -> Psn {
+        self.epsn
+    }
+
     /// Takes a packet. If its message is dropped, the receive work request stays in hand for the
     /// next message.
     pub(crate) fn handle_packet<H: Host>(
@@ -115,9 +120,8 @@ impl UcReceiver {
             core.counters.dropped_no_receive += 1;
             return None;
         }
-        if self.rq.store(core, received, packet.payload, host).is_err() {
-            core.counters.dropped_malformed += 1;
-            core.explain(host, None, What::UcSendNotStored);
+        if let Err(error) = self.rq.store(core, received, packet.payload, host) {
+            self.rq.not_stored(core, error, What::UcSendNotStored, host);
             return None;
         }
         let received = received.checked_add(packet.payload.len() as u32)?;

@@ -28,7 +28,7 @@ impl UdReceiver {
     }
 
     /// Takes a packet. If it does not fit the receive work request, it is dropped, and the work
-    /// request stays for the next one.
+    /// request stays for the next one. If the work request's memory is not valid, that fails.
     pub(crate) fn handle_packet<H: Host>(
         &mut self,
         core: &mut Core,
@@ -57,10 +57,9 @@ impl UdReceiver {
             None => Ok(()),
         }
         .and_then(|()| self.rq.store(core, GRH_LEN, packet.payload, host));
-        if stored.is_err() {
-            core.counters.dropped_malformed += 1;
+        if let Err(error) = stored {
             let bytes = packet.payload.len() as u32;
-            core.explain(host, None, What::DatagramNotStored { bytes });
+            self.rq.not_stored(core, error, What::DatagramNotStored { bytes }, host);
             return;
         }
         let what = CompletedRecv {

@@ -21,7 +21,7 @@ use super::{FlowError, FlowFault, FlowHandle, Flushed, Received, Seal};
 pub use receiver::Receiver;
 pub(crate) use receiver::Reports;
 pub use sender::Sender;
-pub(crate) use sys::{replace, set_option};
+pub(crate) use sys::{replace, set_option, udp_socket};
 
 /// The properties that a flow's packets share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,7 +57,7 @@ pub const SOCKETS_MAX: usize = 192;
 
 /// A socket that nothing is sent to.
 pub(crate) fn unbound() -> io::Result<OwnedFd> {
-    sys::udp_socket(true)
+    udp_socket(true)
 }
 
 fn limit(what: &str) -> io::Error {

@@ -15,7 +15,7 @@ pub(super) const UDP_SEGMENT: c_int = 103;
 pub(super) const UDP_GRO: c_int = 104;
 
 /// Opens a non-blocking UDP socket.
-pub(super) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
+pub(crate) fn udp_socket(v6: bool) -> io::Result<OwnedFd> {
     let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?)

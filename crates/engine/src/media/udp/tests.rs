@@ -39,7 +39,7 @@ impl Got {
 
 /// A receiver on a port of its own, and a sender to that port.
 fn pair() -> (Receiver, Sender) {
-    let fd = sys::udp_socket(true).unwrap();
+    let fd = udp_socket(true).unwrap();
     sys::set_int(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).unwrap();
     sys::bind(&fd, &"[::]:0".parse().unwrap()).unwrap();
     let port = sys::local_port(&fd).unwrap();
