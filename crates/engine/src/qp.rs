@@ -147,18 +147,20 @@ impl Qp {
         if lane.has_failed() {
             return Err(failed());
         }
-        let (is_target, has_srq) = (resources.target.is_some(), resources.srq.is_some());
+        let has_srq = resources.srq.is_some();
+        let (sends, receives) = own_queues(request);
+        let sized = |own: bool, size: u32| if own { size } else { 0 };
         let config = |qpn| QpConfig {
             qpn,
             qp_type: request.qp_type,
             pd: request.pd.unwrap_or(0),
             sq_sig_all: request.sq_sig_all,
             srq: has_srq,
-            max_send_wr: if is_target { 0 } else { request.max_send_wr },
-            max_recv_wr: if request.qp_type.is_xrc() { 0 } else { request.max_recv_wr },
-            max_send_sge: request.max_send_sge,
-            max_recv_sge: request.max_recv_sge,
-            max_inline: inline_room(request),
+            max_send_wr: sized(sends, request.max_send_wr),
+            max_recv_wr: sized(receives, request.max_recv_wr),
+            max_send_sge: sized(sends, request.max_send_sge),
+            max_recv_sge: sized(receives, request.max_recv_sge),
+            max_inline: sized(sends, inline_room(request)),
         };
         let mtu = context.spec().roce_mtu(&engine.table());
         let qpn = lane.enter(|state| {
@@ -261,17 +263,21 @@ fn failed() -> Error {
     Error::new(libc::EIO, "an internal error has ended all queue pairs of this lane")
 }
 
+/// Whether the queue pair has a send queue, and a receive queue. Sizes of one that it has not got mean nothing
+/// (ibv_create_qp(3)).
+fn own_queues(request: &QpRequest) -> (bool, bool) {
+    let sends = request.qp_type != QpType::XrcRecv;
+    (sends, request.srq.is_none() && !request.qp_type.is_xrc())
+}
+
 fn check_sizes(request: &QpRequest) -> Result<()> {
     let too_many = |what, most| Err(Error::invalid(format!("at most {most} {what}")));
-    // Sizes of a queue that the queue pair has not got mean nothing (ibv_create_qp(3)).
-    let sends = request.qp_type != QpType::XrcRecv;
-    let receives = request.srq.is_none() && !request.qp_type.is_xrc();
-    let most =
-        |send: u32, recv: u32| (if sends { send } else { 0 }).max(if receives { recv } else { 0 });
-    if most(request.max_send_wr, request.max_recv_wr) > MAX_QP_WR {
+    let (sends, receives) = own_queues(request);
+    let exceeds = |send, recv, most| (sends && send > most) || (receives && recv > most);
+    if exceeds(request.max_send_wr, request.max_recv_wr, MAX_QP_WR) {
         return too_many("work requests in a queue", MAX_QP_WR);
     }
-    if most(request.max_send_sge, request.max_recv_sge) > MAX_SGE {
+    if exceeds(request.max_send_sge, request.max_recv_sge, MAX_SGE) {
         return too_many("scatter/gather elements", MAX_SGE);
     }
     if sends && request.max_inline > MAX_INLINE {
@@ -285,8 +291,7 @@ fn check_sizes(request: &QpRequest) -> Result<()> {
 /// it (`rdma_xclient`).
 fn inline_room(request: &QpRequest) -> u32 {
     const ELEMENT: u32 = 16;
-    let elements = if request.qp_type == QpType::XrcRecv { 0 } else { request.max_send_sge };
-    request.max_inline.max((elements * ELEMENT).min(MAX_INLINE))
+    request.max_inline.max(request.max_send_sge.saturating_mul(ELEMENT).min(MAX_INLINE))
 }
 
 /// What the transport is told of an address handle of another protection domain. The work request

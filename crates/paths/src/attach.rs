@@ -433,9 +433,9 @@ impl PathManager {
             let since = waiting.or_else(|| after_outage.map(|o| o.since)).unwrap_or(now);
             p.failover = Some(FailOver { since: since.min(now), reason });
             // Traffic flows again with the first acknowledgement by any path that carries it.
-            let others = p.association.filter(|_| p.spreads());
+            let others = p.association.filter(|_| p.policy.spreads());
             let others = others.map(|association| self.members(association)).unwrap_or_default();
-            for path in others.into_iter().chain([to]) {
+            for path in others.into_iter().filter(|path| *path != old).chain([to]) {
                 if let Some(path) = self.paths.get_mut(path).filter(|path| path.usable()) {
                     path.watched = true;
                 }

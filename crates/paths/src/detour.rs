@@ -78,7 +78,7 @@ impl PathManager {
         }
         let Some(a) = self.associations.get(association) else { return };
         let mut tried = tried | 1 << id.0;
-        if a.paths().all(|(id, _)| tried & 1 << id.0 != 0) {
+        if a.paths().all(|(id, path)| tried & 1 << id.0 != 0 || !answers(path, 1)) {
             (tried, rounds) = (1 << id.0, rounds.saturating_add(1));
         }
         let was_tried = |id: PathNumber| tried & 1 << id.0 != 0;

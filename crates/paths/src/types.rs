@@ -297,11 +297,12 @@ pub enum PathEvent {
         /// The ends.
         ends: StreamEnds,
     },
-    /// Traffic flows again after a fail-over: first acknowledgement on the new path.
+    /// Traffic flows again after a fail-over: first acknowledgement on the new path, or on any other
+    /// one that carries its traffic.
     Resumed {
         /// The peer that acknowledged.
         peer: PeerId,
-        /// From the last progress on the old path to the first on the new one.
+        /// From the last progress on the old path to that acknowledgement.
         blackout: Duration,
         /// Why the old one was left.
         reason: Reason,

@@ -158,7 +158,8 @@ events! {
             /// The reason.
             reason: Reason,
         },
-        /// The first acknowledgement came on the path that the traffic moved to.
+        /// The first acknowledgement came on the path that the traffic moved to, or on any other one that
+        /// carries it.
         #[event("traffic_resumed", Note, "traffic to {peer} flows again after {blackout_us} ({reason})")]
         TrafficResumed {
             /// The peer's address.

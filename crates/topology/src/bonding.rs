@@ -14,7 +14,7 @@ pub enum BondingError {
     #[error("`{0}` is not understood; write {all}", all = all_settings())]
     Item(String),
     /// A value that the setting does not have.
-    #[error("`{key}={value}` can't be; write {key}={values}", values = values_of(key).unwrap_or_default())]
+    #[error("`{key}={value}` is not possible; write {key}={values}", values = values_of(key).unwrap_or_default())]
     Value {
         /// The setting.
         key: String,
@@ -571,6 +571,9 @@ mod tests {
             assert_eq!(Bonding::parse(wrong), Err(BondingError::Value { key, value }));
         }
         let twice = Bonding::parse("cost=eth0:1,cost=eth0:2").unwrap_err().to_string();
-        assert!(twice.starts_with("`cost=eth0:2` can't be; write cost=eth0:10 ("), "{twice}");
+        assert!(
+            twice.starts_with("`cost=eth0:2` is not possible; write cost=eth0:10 ("),
+            "{twice}"
+        );
     }
 }

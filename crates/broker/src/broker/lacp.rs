@@ -12,7 +12,7 @@ use super::requests::{Answer, Refusal, reply};
 pub(super) type LacpNews = BTreeMap<u64, Vec<LacpPort>>;
 
 impl Broker {
-    /// Takes over what a connection says. If several speak for an interface, the latest one counts.
+    /// Takes over what a connection says. If several speak for an interface, the one counts that connected last.
     pub(super) fn set_lacp(&mut self, id: u64, ports: Vec<LacpPort>) -> Answer {
         if ports.len() > LACP_PORTS_MAX {
             return Err(Refusal::new(libc::EINVAL, "too many interfaces with LACP"));
@@ -27,6 +27,11 @@ impl Broker {
         reply(Reply::Done)
     }
 
+    /// What is told of each interface.
+    pub(super) fn lacp_ports(&self) -> BTreeMap<u32, &LacpPort> {
+        self.lacp.values().flatten().map(|port| (port.ifindex, port)).collect()
+    }
+
     /// Forgets what a connection that has ended said.
     pub(super) fn forget_lacp(&mut self, id: u64) {
         if self.lacp.remove(&id).is_some() {
@@ -35,8 +40,8 @@ impl Broker {
     }
 
     fn tell_lacp(&mut self) {
-        let ports = self.lacp.values().flatten();
-        let carry = ports.map(|port| (port.ifindex, port.distributing)).collect();
+        let ports = self.lacp_ports().into_iter();
+        let carry = ports.map(|(ifindex, port)| (ifindex, port.distributing)).collect();
         if self.host.set_lacp(carry) {
             self.push_table();
         }

@@ -91,7 +91,7 @@ pub(crate) struct Broker {
     counters: BrokerCounters,
     chronicle: Chronicle,
     departures: departures::Departures,
-    /// The connection of the process that speaks LACP on this host, if there is one.
+    /// What the processes tell that speak LACP on this host.
     lacp: lacp::LacpNews,
     /// The configuration file as it was last read.
     config: ConfigStatus,

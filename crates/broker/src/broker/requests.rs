@@ -461,7 +461,7 @@ impl Broker {
             clients: clients.collect(),
             slots: slots.collect(),
             cm_ids: self.cm_ids(),
-            lacp: self.lacp.values().flatten().cloned().collect(),
+            lacp: self.lacp_ports().into_values().cloned().collect(),
             ..status
         }
     }

@@ -4,17 +4,20 @@
 //! Further ones are joined by sockets that do nothing else, while the lane's socket takes the packets of all
 //! groups that the host is in. The lane drops those that no queue pair listens to.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use crate::media::udp::{set_option, udp_socket};
 
-/// The memberships that the lane's socket has no room for, each with the socket that has it.
+/// A socket that has memberships and receives nothing, and which those are.
+type Helper = (OwnedFd, BTreeSet<(IpAddr, u32)>);
+
+/// The memberships that the lane's socket has no room for.
 #[derive(Debug, Default)]
 pub(super) struct Memberships {
-    helpers: HashMap<(IpAddr, u32), OwnedFd>,
+    helpers: Vec<Helper>,
 }
 
 impl Memberships {
@@ -24,15 +27,26 @@ impl Memberships {
     /// Those of the kernel.
     pub(super) fn join(&mut self, socket: RawFd, group: IpAddr, ifindex: u32) -> io::Result<()> {
         match membership(socket, group, ifindex, true) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM)) => {
-                let helper = udp_socket(group.is_ipv6())?;
-                membership(helper.as_raw_fd(), group, ifindex, true)?;
-                take_all(socket, group.is_ipv6(), true)?;
-                self.helpers.insert((group, ifindex), helper);
-                Ok(())
-            }
-            done => done,
+            Err(error) if is_full(&error) => {}
+            done => return done,
         }
+        take_all(socket, group.is_ipv6(), true)?;
+        for (helper, joined) in &mut self.helpers {
+            if !joined.iter().all(|(other, _)| other.is_ipv6() == group.is_ipv6()) {
+                continue;
+            }
+            match membership(helper.as_raw_fd(), group, ifindex, true) {
+                Err(error) if is_full(&error) => {}
+                done => {
+                    joined.extend(done.is_ok().then_some((group, ifindex)));
+                    return done;
+                }
+            }
+        }
+        let helper = udp_socket(group.is_ipv6())?;
+        membership(helper.as_raw_fd(), group, ifindex, true)?;
+        self.helpers.push((helper, BTreeSet::from([(group, ifindex)])));
+        Ok(())
     }
 
     /// Undoes [`join`](Self::join).
@@ -40,15 +54,27 @@ impl Memberships {
     /// # Errors
     /// Those of the kernel.
     pub(super) fn leave(&mut self, socket: RawFd, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        if self.helpers.remove(&(group, ifindex)).is_none() {
-            return membership(socket, group, ifindex, false);
-        }
+        let at = self.helpers.iter_mut().position(|(_, joined)| joined.remove(&(group, ifindex)));
+        let Some(at) = at else { return membership(socket, group, ifindex, false) };
+        let left = match &self.helpers[at] {
+            (_, joined) if joined.is_empty() => {
+                self.helpers.swap_remove(at);
+                Ok(())
+            }
+            (helper, _) => membership(helper.as_raw_fd(), group, ifindex, false),
+        };
         let v6 = group.is_ipv6();
-        match self.helpers.keys().any(|(other, _)| other.is_ipv6() == v6) {
-            true => Ok(()),
-            false => take_all(socket, v6, false),
+        let needed = self.helpers.iter().flat_map(|(_, joined)| joined);
+        if !needed.into_iter().any(|(other, _)| other.is_ipv6() == v6) {
+            take_all(socket, v6, false)?;
         }
+        left
     }
+}
+
+/// Whether a socket has no room for another membership.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// Whether a socket takes the packets of all groups that the host is in.
@@ -91,22 +117,32 @@ fn membership(socket: RawFd, group: IpAddr, ifindex: u32, join: bool) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, UdpSocket};
+    use std::fs;
+    use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+    use std::time::Duration;
 
     /// The loopback interface.
     const LO: u32 = 1;
 
+    /// How many groups a socket may join on this host.
+    fn room() -> u32 {
+        let file = "/proc/sys/net/ipv4/igmp_max_memberships";
+        fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(20)
+    }
+
     #[test]
     fn a_socket_hears_more_groups_than_it_can_join() {
-        let lane = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let lane = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+        lane.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let (socket, port) = (lane.as_raw_fd(), lane.local_addr().unwrap().port());
         take_all(socket, false, false).unwrap();
         let mut memberships = Memberships::default();
-        let groups: Vec<Ipv4Addr> = (1..=50).map(|n| Ipv4Addr::new(239, 77, 3, n)).collect();
-        for group in &groups {
-            memberships.join(socket, (*group).into(), LO).unwrap();
+        let room = room();
+        let group = |n: u32| Ipv4Addr::from(u32::from(Ipv4Addr::new(239, 77, 0, 0)) + n);
+        for n in 0..room + 5 {
+            memberships.join(socket, group(n).into(), LO).unwrap();
         }
-        assert!(!memberships.helpers.is_empty(), "the limit of this host is larger than usual");
+        assert_eq!(memberships.helpers.len(), 1, "one socket is enough for five");
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let by = libc::ip_mreqn {
             imr_multiaddr: libc::in_addr { s_addr: 0 },
@@ -114,15 +150,19 @@ mod tests {
             imr_ifindex: LO.cast_signed(),
         };
         set_option(&sender, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by).unwrap();
-        for group in &groups {
-            sender.send_to(&group.octets(), (*group, port)).unwrap();
+        let heard = |n: u32| {
+            sender.send_to(&n.to_be_bytes(), (group(n), port)).unwrap();
             let mut came = [0; 8];
             let (len, _) = lane.recv_from(&mut came).unwrap();
-            assert_eq!(came[..len], group.octets());
-        }
-        for group in &groups {
-            memberships.leave(socket, (*group).into(), LO).unwrap();
+            came[..len] == n.to_be_bytes()
+        };
+        assert!((0..room + 5).all(heard));
+        for n in 1..room + 5 {
+            memberships.leave(socket, group(n).into(), LO).unwrap();
         }
         assert!(memberships.helpers.is_empty());
+        // What is not joined any more is not heard, so the next one to come is of the group that is left.
+        sender.send_to(b"left", (group(room + 1), port)).unwrap();
+        assert!(heard(0));
     }
 }

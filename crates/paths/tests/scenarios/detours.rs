@@ -74,6 +74,19 @@ fn all_paths_are_tried_again_and_again_each_time_for_longer() {
 }
 
 #[test]
+fn a_path_that_is_dead_keeps_nobody_from_trying_the_others_again() {
+    let mut net = Net::new(5, 3);
+    net.connect();
+    net.start_traffic();
+    net.run(200 * MS);
+    net.link_up(2, false);
+    net.run(100 * MS);
+    let since = net.now;
+    let taken = stall(&mut net, since, Duration::from_secs(5));
+    assert_eq!(taken.len(), 4, "{taken:?}: twice half a second, then one, then two");
+}
+
+#[test]
 fn a_detour_ends_with_its_path() {
     let mut net = connected(6);
     net.start_traffic();

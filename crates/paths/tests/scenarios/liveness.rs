@@ -27,6 +27,29 @@ fn silent_cut_moves_traffic_within_25_ms() {
     assert!(worst < 25 * MS, "{worst:?}");
 }
 
+/// Data that is spread goes on by the other paths, whichever of them is the main one.
+#[test]
+fn a_fail_over_of_spread_traffic_ends_with_any_path_that_carries() {
+    let config = || Config { mode: Mode::Balance, ..Config::default() };
+    let mut net = Net::with(3, 3, [config(), config()]);
+    net.connect();
+    net.run(200 * MS);
+    let main = net.active_link(0).unwrap();
+    net.link_up(main, false);
+    let now = net.now;
+    let main = net.active_link(0).unwrap();
+    let h = &mut net.hosts[0];
+    let up = h.paths.status().peers[0].paths.clone();
+    let is_other =
+        |path: &&PathStatus| path.state == PathState::Up && path.address.local != ip(main, 0);
+    let other = up.iter().find(is_other).unwrap().path;
+    h.paths.sent(now, other, 100);
+    h.paths.acked(now + MS, other, 100, None);
+    net.run(MS);
+    let resumed = net.count(0, |e| matches!(e, PathEvent::Resumed { .. }));
+    assert_eq!(resumed, 1);
+}
+
 #[test]
 fn a_silent_path_is_left_long_before_its_queue_would_be_empty() {
     for seed in 0..SEEDS {
