@@ -109,8 +109,8 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: c_int) -> Result<(QpAttr, QpA
         min_rnr_timer: attr.min_rnr_timer & 0x1f,
         port_num: attr.port_num,
         timeout: attr.timeout,
-        // They have three bits (IBTA 11.2.5.2). Linux takes larger numbers, so programs have them. RNR retries
-        // stay finite then.
+        // They have three bits (IBTA 11.2.5.2). Linux takes larger numbers, so programs have them. RNR
+        // retries stay finite then.
         retry_cnt: attr.retry_cnt.min(RETRIES_MAX),
         rnr_retry: if attr.rnr_retry > RETRIES_MAX { RETRIES_MAX - 1 } else { attr.rnr_retry },
         alt_port_num: attr.alt_port_num,

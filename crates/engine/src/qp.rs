@@ -263,8 +263,8 @@ fn failed() -> Error {
     Error::new(libc::EIO, "an internal error has ended all queue pairs of this lane")
 }
 
-/// Whether the queue pair has a send queue, and a receive queue. Sizes of one that it has not got mean nothing
-/// (ibv_create_qp(3)).
+/// Whether the queue pair has a send queue, and a receive queue. Sizes of one that it has not got mean
+/// nothing (ibv_create_qp(3)).
 fn own_queues(request: &QpRequest) -> (bool, bool) {
     let sends = request.qp_type != QpType::XrcRecv;
     (sends, request.srq.is_none() && !request.qp_type.is_xrc())

@@ -336,12 +336,11 @@ impl PathManager {
             a.peers.iter().copied().find(|p| self.peers.get(*p).is_some_and(|p| p.own == path))
         });
         if let Some(p) = self.paths.get_mut(path) {
-            match p.state {
-                // Its death counts once.
-                PathState::Down | PathState::Dead => p.state = PathState::Down,
-                _ => p.give_up(self.clock.now(), PathState::Down, Reason::Removed),
+            // The death of one that is dead has been counted.
+            if !matches!(p.state, PathState::Down | PathState::Dead) {
+                p.give_up(self.clock.now(), PathState::Down, Reason::Removed);
             }
-            p.reason = Some(Reason::Removed);
+            (p.state, p.reason) = (PathState::Down, Some(Reason::Removed));
             if let Some(a) = self.associations.get_mut(index) {
                 let past = p.past();
                 a.past.retain(|other| other.way != past.way);

@@ -459,7 +459,8 @@ counters! {
         #[unit(Packets)]
         pub dropped_too_long: u64,
         /// Packets with a wrong length, sequence or header, answers to PSNs that were never sent,
-        /// refused WRITEs (UC), and messages whose receive could not store them (UC, UD).
+        /// refused WRITEs (UC), and messages whose receive could not store them (UC, UD;
+        /// if its memory is not valid, the queue pair ends, too).
         #[unit(Packets)]
         pub dropped_malformed: u64,
     }

@@ -14,7 +14,10 @@ pub enum BondingError {
     #[error("`{0}` is not understood; write {all}", all = all_settings())]
     Item(String),
     /// A value that the setting does not have.
-    #[error("`{key}={value}` is not possible; write {key}={values}", values = values_of(key).unwrap_or_default())]
+    #[error(
+        "`{key}={value}` is not possible; write {key}={values}",
+        values = values_of(key).unwrap_or_default()
+    )]
     Value {
         /// The setting.
         key: String,

@@ -19,6 +19,7 @@ mod migrating;
 mod migration;
 mod proof;
 mod qp;
+mod query;
 mod ranges;
 mod requester;
 mod responder;

@@ -12,7 +12,8 @@ use super::requests::{Answer, Refusal, reply};
 pub(super) type LacpNews = BTreeMap<u64, Vec<LacpPort>>;
 
 impl Broker {
-    /// Takes over what a connection says. If several speak for an interface, the one counts that connected last.
+    /// Takes over what a connection says. If several speak for an interface, the one counts that connected
+    /// last.
     pub(super) fn set_lacp(&mut self, id: u64, ports: Vec<LacpPort>) -> Answer {
         if ports.len() > LACP_PORTS_MAX {
             return Err(Refusal::new(libc::EINVAL, "too many interfaces with LACP"));
