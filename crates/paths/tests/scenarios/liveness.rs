@@ -50,6 +50,28 @@ fn a_fail_over_of_spread_traffic_ends_with_any_path_that_carries() {
     assert_eq!(resumed, 1);
 }
 
+/// Who waits for the window has nothing under way, and so no timer of its own.
+#[test]
+fn copies_to_a_peer_that_is_gone_do_not_keep_the_window_closed() {
+    let config = || Config { mode: Mode::Redundant, ..Config::default() };
+    let mut net = Net::with(4, 1, [config(), config()]);
+    net.connect();
+    net.run(200 * MS);
+    let now = net.now;
+    let h = &mut net.hosts[0];
+    let peer = h.peer.unwrap();
+    let route = h.paths.route(peer).unwrap();
+    h.paths.sent_twice(now, route.path, route.window);
+    h.paths.wake_when_open(peer);
+    net.cut(0, true);
+    net.run(Duration::from_secs(17));
+    assert!(net.has(0, |e| matches!(e, PathEvent::PeerLost { .. })));
+    assert!(net.has(0, |e| matches!(e, PathEvent::WindowOpened { .. })));
+    let h = &mut net.hosts[0];
+    assert_eq!(h.paths.route(peer).unwrap().path, route.path, "it never died");
+    assert_eq!(h.paths.sent_twice_on(route.path), 0);
+}
+
 #[test]
 fn a_silent_path_is_left_long_before_its_queue_would_be_empty() {
     for seed in 0..SEEDS {
