@@ -203,8 +203,8 @@ impl PathManager {
         if let Some(outage) = &mut p.outage
             && !core::mem::replace(&mut outage.given_up, true)
         {
-            // No answer will come to copies. They would keep the window closed to queue pairs that have nothing
-            // under way, and so no timer.
+            // No answer will come to copies. They would keep the window closed to queue pairs that have
+            // nothing under way, and so no timer.
             let (association, ends) = (p.association, [p.own, p.main]);
             let members = association.map(|index| self.members(index)).unwrap_or_default();
             let now = self.clock.now();
