@@ -104,9 +104,10 @@ impl PathManager {
         let own = self.usage.queue_pairs.get(&qpn.0).or_else(|| self.kept_to.get(&qpn.0));
         peer.own_policies.set(qpn, own.copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
-        let (agreed, tell, tries, notified_at) = (false, false, 0, None);
+        let (agreed, tell, tries, notified_at, stalled) = (false, false, 0, None, None);
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
-        let qp = Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at };
+        let qp =
+            Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at, stalled };
         self.qps.insert(qpn, qp);
         self.recount(index);
         // While no queue pair used it, nothing was probed.
@@ -145,7 +146,6 @@ impl PathManager {
         };
         let mut peer = Peer::new(key, own, policy, nonce);
         (peer.leaves_by, peer.plain) = (port, plain);
-        peer.switched_at = self.clock.now();
         let index = self.peers.insert(peer).ok_or(AttachError::Limit("peers", MAX_PEERS))?;
         if let Some(path) = self.paths.get_mut(own) {
             path.role = Role::Plain { peer: index };
@@ -417,7 +417,6 @@ impl PathManager {
             return;
         }
         let old = core::mem::replace(&mut p.main, to);
-        p.switched_at = now;
         p.detours.retain(|_, detour| detour.path != to);
         let blocked = core::mem::take(&mut p.blocked);
         let fail_over = old != to && !matches!(reason, Reason::Primary | Reason::Association);

@@ -43,23 +43,29 @@ impl PathManager {
         if matches!(self.paths.get(path).map(|p| p.role), Some(Role::Plain { .. })) {
             return self.plain_stalled(path, Qpn(qpn), since);
         }
-        if self.clock.now().saturating_sub(since) >= STALL {
-            self.consider_detour(path, Qpn(qpn), since);
+        let now = self.clock.now();
+        let Some(qp) = self.qps.get_mut(&Qpn(qpn)) else { return };
+        // Before it used this path, others had their time.
+        let by_this = match qp.stalled {
+            Some((before, by_this)) if before == path => by_this.max(since),
+            _ => now,
+        };
+        qp.stalled = Some((path, by_this));
+        if now.saturating_sub(by_this) >= STALL {
+            self.consider_detour(path, Qpn(qpn), since, by_this);
         }
     }
 
-    fn consider_detour(&mut self, path: PathId, qpn: Qpn, progress: Duration) {
+    /// `progress`: since when nothing of the queue pair is acknowledged. `since`: since when it is without
+    /// progress by this path.
+    fn consider_detour(&mut self, path: PathId, qpn: Qpn, progress: Duration, since: Duration) {
         let Some(Role::Member { association, id }) = self.paths.get(path).map(|p| p.role) else {
             return;
         };
         let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
         let Some(p) = self.peers.get(peer) else { return };
         let detour = p.detours.get(&qpn).copied();
-        let (on_it, since) = match detour {
-            Some(detour) => (detour.path == path, detour.since),
-            None => (p.uses(path), p.switched_at),
-        };
-        let since = since.max(progress);
+        let on_it = detour.map_or_else(|| p.uses(path), |detour| detour.path == path);
         let answers = |path: PathId, count: usize| {
             self.paths.get(path).is_some_and(|p| {
                 p.state == PathState::Up && p.probes.answered(since, count).is_some()

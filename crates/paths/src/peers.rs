@@ -107,8 +107,6 @@ pub(crate) struct Peer {
     pub(crate) plain: bool,
     /// That is so, but nothing at all has come from the peer yet.
     pub(crate) unheard: bool,
-    /// Since when its traffic goes by the active path.
-    pub(crate) switched_at: Duration,
     /// Queue pairs with a path of their own, few if any.
     pub(crate) detours: BTreeMap<Qpn, Detour>,
     pub(crate) failover: Option<FailOver>,
@@ -146,7 +144,6 @@ impl Peer {
             blocked: false,
             plain: false,
             unheard: false,
-            switched_at: Duration::ZERO,
             detours: BTreeMap::new(),
             failover: None,
             failovers: 0,

@@ -97,7 +97,6 @@ impl PathManager {
         let renewed = p.policy.mode().is_some_and(|before| before != mode);
         if renewed {
             p.policy = AnyPolicy::of(mode);
-            p.switched_at = self.clock.now();
             self.take_turn(peer);
         }
         renewed
@@ -111,9 +110,6 @@ impl PathManager {
             let own = self.usage.queue_pairs.get(&qpn.0).copied();
             let kept = self.kept_to.get(&qpn.0).copied();
             renewed |= p.own_policies.set(*qpn, own.or(kept));
-        }
-        if renewed {
-            p.switched_at = self.clock.now();
         }
         renewed
     }

@@ -65,6 +65,7 @@ fn seeds_that_failed_once_pass() {
         22245, // one end took its only path down, and the other still took it for alive
         29924, // a queue pair tried each path once, and its peer had not left the bad one yet
         41562, // the same
+        91398, // a change of the peer's policy began the patience of a queue pair anew that keeps to its path
         80357, // copies to a peer that is gone kept the window closed, and nothing under way had a timer
     ]);
 }
