@@ -160,7 +160,7 @@ impl Qp {
             max_recv_wr: sized(receives, request.max_recv_wr),
             max_send_sge: sized(sends, request.max_send_sge),
             max_recv_sge: sized(receives, request.max_recv_sge),
-            max_inline: sized(sends, inline_room(request)),
+            max_inline: inline_room(request),
         };
         let mtu = context.spec().roce_mtu(&engine.table());
         let qpn = lane.enter(|state| {
@@ -291,6 +291,10 @@ fn check_sizes(request: &QpRequest) -> Result<()> {
 /// it (`rdma_xclient`).
 fn inline_room(request: &QpRequest) -> u32 {
     const ELEMENT: u32 = 16;
+    let (sends, _) = own_queues(request);
+    if !sends {
+        return 0;
+    }
     request.max_inline.max(request.max_send_sge.saturating_mul(ELEMENT).min(MAX_INLINE))
 }
 
