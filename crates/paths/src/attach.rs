@@ -104,7 +104,7 @@ impl PathManager {
         let own = self.usage.queue_pairs.get(&qpn.0).or_else(|| self.kept_to.get(&qpn.0));
         peer.own_policies.set(qpn, own.copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
-        let (agreed, tell, tries, notified_at, stalled) = (false, false, 0, None, None);
+        let (agreed, tell, tries, notified_at, stalled) = (false, false, 0, None, vec![]);
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
         let qp =
             Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at, stalled };

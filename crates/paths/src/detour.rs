@@ -16,6 +16,7 @@ use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
 use crate::peers::Detour;
+use crate::types::MAX_PATHS;
 use crate::types::{PathEvent, PathState};
 use polypath_types::{PathId, PeerId};
 
@@ -45,12 +46,16 @@ impl PathManager {
         }
         let now = self.clock.now();
         let Some(qp) = self.qps.get_mut(&Qpn(qpn)) else { return };
-        // Before it used this path, others had their time.
-        let by_this = match qp.stalled {
-            Some((before, by_this)) if before == path => by_this.max(since),
-            _ => now,
+        // Before it used this path, others had their time. It may use several in turn.
+        qp.stalled.retain(|(_, at)| *at >= since);
+        let by_this = match qp.stalled.iter().find(|(of, _)| *of == path) {
+            Some((_, at)) => *at,
+            None => {
+                qp.stalled.truncate(MAX_PATHS - 1);
+                qp.stalled.insert(0, (path, now));
+                now
+            }
         };
-        qp.stalled = Some((path, by_this));
         if now.saturating_sub(by_this) >= STALL {
             self.consider_detour(path, Qpn(qpn), since, by_this);
         }

@@ -55,8 +55,8 @@ pub(crate) struct Qp {
     pub(crate) tries: u32,
     /// When the peer was last notified of congestion.
     pub(crate) notified_at: Option<Duration>,
-    /// The path by which it last made no progress, and since when it has made none there.
-    pub(crate) stalled: Option<(PathId, Duration)>,
+    /// The paths by which it makes no progress, the latest first, and since when.
+    pub(crate) stalled: Vec<(PathId, Duration)>,
 }
 
 impl Qp {

@@ -63,6 +63,8 @@ fn seeds_that_failed_once_pass() {
         17647, // an outage ended with data, not with a probe, and answers were held for ever
         78897, // a pause lay within a longer one, and the judge's time went backwards
         22245, // one end took its only path down, and the other still took it for alive
+        2923,  // a queue pair that used paths in turn was taken to begin anew with each of them
+        3276,  // the same
         29924, // a queue pair tried each path once, and its peer had not left the bad one yet
         41562, // the same
         91398, // a change of the peer's policy began the patience of a queue pair anew that keeps to its path
