@@ -104,6 +104,10 @@ impl PathManager {
             return;
         }
         let now = self.clock.now();
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            // It has its time there again.
+            qp.stalled.retain(|(of, _)| *of != to);
+        }
         if let Some(p) = self.peers.get_mut(peer) {
             p.detours.insert(qpn, Detour { path: to, since: now, tried, rounds });
         }
