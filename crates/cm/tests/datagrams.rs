@@ -84,7 +84,7 @@ fn silence_is_unreachable() {
     let id = w.resolved(a, 0xa, PS_UDP, server());
     w.connect(a, id, &Param::new(0x11, b"")).unwrap();
     assert_eq!(w.expect(a, UNREACHABLE).status, -ETIMEDOUT);
-    assert_eq!(w.sent_names().len(), 16);
+    assert_eq!(w.sent_names().len(), 18);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod actions;
 mod alternates;
 mod apm;
 pub(crate) mod connection;
+mod ended;
 mod endpoints;
 mod mad;
 mod moved;

@@ -89,6 +89,10 @@ impl Connections {
             }
             return;
         }
+        if self.ended.contains(rx.now, (req.local_ca_guid, req.local_comm_id)) {
+            self.counters.mads_duplicate += 1;
+            return;
+        }
         let refuse = |cm: &mut Self, reason| {
             let ids = (0, req.local_comm_id);
             let rej = mad::rej_unknown(rx.tid, ids, Rejected::Req, reason);

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::connection::{Connection, IbEvent, Pending, State};
+use super::ended::Ended;
 use super::endpoints::Endpoints;
 use crate::early::GRACE;
 use crate::env::{ClientId, OutgoingMad};
@@ -12,9 +13,16 @@ use crate::path::iba_time;
 use crate::sizes::TableSizes;
 use polypath_telemetry::CmCounters;
 
-/// The time until a DREQ is repeated for the first time. It doubles each time, up to the response
-/// time-out. The IBTA's response time-out of four seconds would be too long: a DREQ is answered at
-/// once, without an application, and the program that sends it waits to exit.
+/// The time until a message is repeated for the first time, as for a SYN of TCP (RFC 6298, section 2). It
+/// doubles each time, up to the response time-out. That one, four seconds, is for slow programs. But whose
+/// program is slow answers a REQ or REP that comes again by an MRA, so what is not answered soon was most likely
+/// lost. A peer may keep a request for which there is no listener yet: [`GRACE`] and a round trip are shorter, so
+/// that such a request does not arrive again after it was refused.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+const _: () = assert!(FIRST_TIMEOUT.as_millis() >= 4 * GRACE.as_millis());
+
+/// The same for a DREQ, which is answered at once, without an application. The program that sends it waits
+/// to exit.
 pub(super) const DREQ_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long a REQ is repeated although the peer says that nobody serves its service. A peer that
@@ -48,6 +56,8 @@ pub(crate) struct Connections {
     remote_qpns: BTreeMap<(u64, u32), u32>,
     /// The peers' service id resolutions by their address and request id.
     sidr_requests: BTreeMap<(IpAddr, u32), u32>,
+    /// The peers' requests that must not begin a connection any more.
+    pub(super) ended: Ended,
     timers: BTreeSet<(Duration, u32)>,
     /// The timers of migration.
     pub(super) apm_timers: BTreeSet<(Duration, u32)>,
@@ -77,6 +87,7 @@ impl Connections {
             remote_ids: BTreeMap::new(),
             remote_qpns: BTreeMap::new(),
             sidr_requests: BTreeMap::new(),
+            ended: Ended::default(),
             timers: BTreeSet::new(),
             apm_timers: BTreeSet::new(),
             apm_qps: BTreeMap::new(),
@@ -260,7 +271,7 @@ impl Connections {
         c.state = state;
         let timeout = match state {
             State::DreqSent => DREQ_FIRST_TIMEOUT.min(c.timeout),
-            _ => c.timeout,
+            _ => FIRST_TIMEOUT.min(c.timeout),
         };
         c.pending = Some(Pending { mad, timeout, attempt: 0, since: now, refused: false });
         let to = if state == State::DreqSent { c.endpoints_for(0) } else { c.endpoints };
@@ -317,6 +328,10 @@ impl Connections {
         self.answered(local_id);
         self.unindex(local_id);
         let Some(c) = self.connections.get_mut(&local_id) else { return };
+        // Otherwise the peer may have missed the REP, and ask again because of that.
+        if !c.is_active && matches!(c.state, State::DreqSent | State::DreqRcvd) {
+            self.ended.add(now, (c.remote_guid, c.remote_id));
+        }
         c.state = State::Timewait;
         let wait = iba_time(c.qp.ack_timeout.min(TIMEWAIT_MAX));
         self.set_deadline(local_id, Some(now + wait));
@@ -388,14 +403,20 @@ impl Connections {
             self.forget_if_done(local_id);
             return;
         }
-        let (longest, max_retries) = (c.timeout, c.max_retries);
+        let longest = c.timeout;
+        let limit = match state {
+            State::DreqSent | State::Established => c.max_retries,
+            // A slow program has no less time than if all were as far apart as the last ones are.
+            _ => c.max_retries + early_repeats(longest).saturating_sub(1),
+        };
         let mut to = c.endpoints;
         let Some(pending) = &mut c.pending else { return };
         let refused = core::mem::take(&mut pending.refused);
-        if refused || pending.attempt < max_retries {
-            pending.attempt += u8::from(!refused);
-            if matches!(state, State::DreqSent | State::Established) {
-                pending.timeout = (pending.timeout * 2).min(longest);
+        if refused || pending.attempt < limit {
+            if !refused {
+                pending.attempt += 1;
+                // An MRA may have made it longer than that.
+                pending.timeout = pending.timeout.max(longest.min(pending.timeout * 2));
             }
             let (mad, timeout, attempt) = (pending.mad, pending.timeout, pending.attempt);
             if state == State::DreqSent {
@@ -419,4 +440,10 @@ impl Connections {
             }
         }
     }
+}
+
+/// How often a message is repeated before the time until it is repeated again is the longest.
+fn early_repeats(longest: Duration) -> u8 {
+    let times = core::iter::successors(Some(FIRST_TIMEOUT), |time| Some(*time * 2));
+    times.take_while(|time| *time < longest).count() as u8
 }

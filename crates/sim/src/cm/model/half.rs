@@ -84,6 +84,8 @@ pub(in crate::cm) struct Half {
     pub(super) retry: Option<Retry>,
     /// The time when its time-wait ends.
     pub(super) until: Option<Duration>,
+    /// Until when the request of its peer, with which it has ended, is not taken for another one.
+    pub(super) remembered: Option<Duration>,
     /// The longest time that it waits for an answer.
     pub(super) longest: Duration,
     /// The listener that was asked, if a request announced it.
@@ -126,6 +128,7 @@ impl Half {
             state,
             retry: None,
             until: None,
+            remembered: None,
             longest: Duration::ZERO,
             listener: None,
             reported: 0,

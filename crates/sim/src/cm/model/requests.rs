@@ -88,6 +88,13 @@ impl Model {
         if let Some(child) = again {
             return self.asked_again(child, way);
         }
+        let over = |h: &Half| {
+            (h.host, h.life, h.peer) == (host, self.life[host], Some(from))
+                && h.remembered.is_some_and(|until| now < until)
+        };
+        if !service.ud && self.halves.iter().any(over) {
+            return;
+        }
         if !service.ud && self.stale(now, host, from, Rejected::Req, way) {
             return;
         }

@@ -16,10 +16,15 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(65_536 + 512);
 /// The time-wait: how long packets may still be under way (4.096 µs · 2^17, the ACK timeout of the
 /// queue pairs).
 const TIMEWAIT: Duration = Duration::from_millis(512);
-/// The time until the first repetition of a DREQ. Each further one takes twice as long.
+/// The time until the first repetition. Each further one takes twice as long, but not longer than an answer
+/// may take.
+const FIRST: Duration = Duration::from_secs(1);
+/// The same for a DREQ.
 const DREQ_FIRST: Duration = Duration::from_millis(250);
 /// The number of transmissions of a message: `CMA_MAX_CM_RETRIES` and one.
 const TRANSMISSIONS: u32 = 16;
+/// How long a request is remembered whose connection has ended.
+const REMEMBERED: Duration = Duration::from_secs(10);
 /// The time for which a service that does not exist is asked for again.
 const ASKS_FOR: Duration = Duration::from_millis(200);
 /// The time for which a request waits for its listener.
@@ -47,7 +52,8 @@ impl Model {
     pub(super) fn send_and_await(&mut self, now: Duration, half: HalfId, what: What, state: State) {
         let h = &mut self.halves[half];
         h.state = state;
-        let timeout = if state == State::DreqSent { DREQ_FIRST.min(h.longest) } else { h.longest };
+        let first = if state == State::DreqSent { DREQ_FIRST } else { FIRST };
+        let timeout = first.min(h.longest);
         let (at, since, refused) = (now + timeout, now, false);
         h.retry = Some(Retry { what: what.clone(), at, timeout, sent: 1, since, refused });
         self.send(half, what);
@@ -78,6 +84,10 @@ impl Model {
 
     pub(super) fn enter_timewait(&mut self, now: Duration, half: HalfId) {
         let h = &mut self.halves[half];
+        // Both ends know that there was a connection.
+        if !h.active && matches!(h.state, State::DreqSent | State::DreqRcvd) {
+            h.remembered = Some(now + REMEMBERED);
+        }
         (h.state, h.retry, h.until) = (State::Timewait, None, Some(now + TIMEWAIT));
     }
 
@@ -96,9 +106,11 @@ impl Model {
         }
         let Some(retry) = &mut h.retry else { return };
         let refused = core::mem::take(&mut retry.refused);
-        if refused || retry.sent < TRANSMISSIONS {
+        // The first ones of a request or REP take the time of one.
+        let more = if h.state == State::DreqSent { 0 } else { soon(h.longest).saturating_sub(1) };
+        if refused || retry.sent < TRANSMISSIONS + more {
             retry.sent += u32::from(!refused);
-            if h.state == State::DreqSent {
+            if !refused && retry.timeout < h.longest {
                 retry.timeout = (retry.timeout * 2).min(h.longest);
             }
             retry.at = now + retry.timeout;
@@ -122,4 +134,9 @@ impl Model {
             h.cma = super::Cma::Disconnect;
         }
     }
+}
+
+/// The number of transmissions after which an answer has less time than this.
+fn soon(longest: Duration) -> u32 {
+    (0..16).take_while(|n| FIRST * 2_u32.pow(*n) < longest).count() as u32
 }
