@@ -1,7 +1,7 @@
 //! The connection manager's environment: routes, devices, multicast membership.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
@@ -14,8 +14,12 @@ use polypath_topology::{
 
 use crate::log::log;
 use crate::memberships::Memberships;
-use crate::netlink::{Netlink, RouteQuestion};
+use crate::netlink::{Neighbour, Netlink, RouteQuestion};
+use crate::sys::udp::UdpSocket;
 use crate::tables::{Hardware, Tables};
+
+/// The UDP port for packets that nobody is to take (RFC 863).
+const DISCARD: u16 = 9;
 
 /// Interfaces, routes and memberships, and the devices that each client sees.
 #[derive(Debug)]
@@ -286,6 +290,30 @@ impl Environment for Host {
         let own = self.interface_of(source, ifindex.filter(|_| needs_scope(source)));
         let own = own.filter(|&own| self.on_link(destination, own));
         Some(Route { source, ifindex: own.unwrap_or(answer.ifindex) })
+    }
+
+    fn has_neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> bool {
+        let Route { source, ifindex } = *route;
+        if remote.is_multicast() || self.interface_of(remote, None).is_some() {
+            return true;
+        }
+        let through = self.forces(source, remote, ifindex);
+        let way = RouteQuestion { to: remote, from: Some(source), ifindex: Some(through) };
+        let Ok(answer) = self.netlink.route(&way) else { return true };
+        let hop = if answer.gateway { answer.router } else { Some(remote) };
+        let Some(hop) = hop.filter(|_| !answer.local) else { return true };
+        match self.netlink.neighbour(answer.ifindex, hop) {
+            Ok(Neighbour::Known) | Err(_) => true,
+            Ok(Neighbour::Asked) => false,
+            // Interfaces without neighbours have no entry after a packet either.
+            Ok(Neighbour::Unknown) if asked => true,
+            // The kernel looks for a neighbour when there is a packet for it.
+            Ok(Neighbour::Unknown | Neighbour::Failed) => {
+                let to = SocketAddr::new(remote, DISCARD);
+                let sent = UdpSocket::new().and_then(|it| it.send(&[], to, source, through, 0));
+                sent.is_err()
+            }
+        }
     }
 
     fn device_for(

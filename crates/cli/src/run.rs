@@ -15,7 +15,9 @@ pub(crate) fn run(arguments: Run) -> Result<ExitCode, CliError> {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Err(CliError::Usage("no program given".to_owned()));
     };
-    let own = std::env::current_exe()?;
+    let own = std::env::current_exe().map_err(|error| {
+        CliError::Refused(format!("cannot tell where this program is ({error}); mount /proc"))
+    })?;
     let library = find_library(&own).map_err(CliError::Usage)?;
     let before = std::env::var_os("LD_PRELOAD");
     let preload = preload_value(&library, before.as_deref()).map_err(CliError::Usage)?;

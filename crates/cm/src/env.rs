@@ -64,6 +64,14 @@ pub trait Environment {
     /// The route to an address; `None` if there is none.
     fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
 
+    /// Whether the next host on the way to an address is there: the address itself, or a router. False while the
+    /// host finds that out, which `asked` says it has been asked to, and for as long as it knows that none
+    /// answers; true if it can't know.
+    fn has_neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> bool {
+        let _ = (route, remote, asked);
+        true
+    }
+
     /// The device that stands for a local address, with the interface that has the address; `None`
     /// if the client's choice of devices does not cover it. `ifindex` tells link-local addresses
     /// apart and is `None` where that does not matter.

@@ -52,6 +52,8 @@ pub(crate) enum IdState {
     Listen,
     /// The id's device is gone; the id can only be destroyed.
     Removed,
+    /// It waits for a neighbour.
+    AddrQuery,
 }
 
 impl IdState {
@@ -59,6 +61,7 @@ impl IdState {
         match self {
             Self::Idle => "IDLE",
             Self::Bound => "ADDR_BOUND",
+            Self::AddrQuery => "ADDR_QUERY",
             Self::AddrResolved => "ADDR_RESOLVED",
             Self::RouteResolved => "ROUTE_RESOLVED",
             Self::Connect => "CONNECT",

@@ -123,6 +123,7 @@ pub struct Cm {
     early: early::Waiting,
     orders: VecDeque<PathOrder>,
     turns: cma::balance::Turns,
+    neighbours: cma::neighbour::Neighbours,
 }
 
 impl Cm {
@@ -142,6 +143,7 @@ impl Cm {
             early: early::Waiting::default(),
             orders: VecDeque::new(),
             turns: cma::balance::Turns::default(),
+            neighbours: cma::neighbour::Neighbours::default(),
         }
     }
 
@@ -215,14 +217,19 @@ impl Cm {
     pub fn handle_timeout(&mut self, now: Duration, env: &mut dyn Environment) {
         self.ib.handle_timeout(now);
         self.take_early(now, env);
+        self.look_for_neighbours(now, env);
         self.balance(now, env);
     }
 
     /// The time at which [`handle_timeout`](Self::handle_timeout) must be called, on the clock of
     /// `now`.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let deadlines =
-            [self.ib.next_deadline(), self.early.next_deadline(), self.turns.next_deadline()];
+        let deadlines = [
+            self.ib.next_deadline(),
+            self.early.next_deadline(),
+            self.turns.next_deadline(),
+            self.neighbours.next_deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -311,13 +318,15 @@ impl Cm {
 
     /// The sizes of the tables.
     pub fn table_sizes(&self) -> TableSizes {
+        let ib = self.ib.sizes();
         TableSizes {
             ids: self.ids.len(),
             ports: self.ports.len(),
             memberships: self.memberships.len(),
             events: self.files.waiting_events(),
             early: self.early.len(),
-            ..self.ib.sizes()
+            timers: ib.timers + self.neighbours.len(),
+            ..ib
         }
     }
 

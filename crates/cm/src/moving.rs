@@ -10,7 +10,7 @@ use crate::Cm;
 use crate::cma::multicast::Membership;
 use crate::env::{ClientId, Environment, FileId, RouteQuery};
 use crate::ibcm::Connection;
-use crate::ids::{Attachment, CmId};
+use crate::ids::{Attachment, CmId, IdState};
 
 /// The ids, connections and multicast groups of a file, for the connection manager of another host. Both
 /// must be of the same version.
@@ -43,7 +43,9 @@ impl Cm {
     }
 
     fn is_mobile(&self, id: &CmId) -> bool {
-        id.uid.is_some() && id.connection.is_none_or(|connection| self.ib.can_move(connection))
+        id.uid.is_some()
+            && id.state != IdState::AddrQuery
+            && id.connection.is_none_or(|connection| self.ib.can_move(connection))
     }
 
     /// Takes a file away, whose program moves to another host, with all that it holds. Peers are told
@@ -106,8 +108,12 @@ impl Cm {
             if let Some(port) = id.port {
                 self.ports.hold(port, id.id);
             }
+            let (number, asks) = (id.id, id.state == IdState::AddrQuery);
             self.ids.put(id);
             self.files.id_added(file);
+            if asks {
+                self.address_failed(number);
+            }
         }
         let own = env.addresses(client);
         for connection in connections {

@@ -369,3 +369,48 @@ fn ids_are_limited_per_file_and_in_all() {
     w.create(d, 1, PS_TCP);
     assert_eq!(w.try_create(d, 1, 0x0107, 2), Err(EINVAL));
 }
+
+#[test]
+fn an_address_is_resolved_when_its_neighbour_is_there() {
+    let (mut w, c, id) = asking();
+    w.run_for(Duration::from_millis(500));
+    assert!(w.try_event(c).is_none());
+    assert_eq!(w.resolve_addr(c, id, None, at("10.77.0.2", 1)), Err(EINVAL));
+    assert_eq!(w.resolve_route(c, id), Err(EINVAL));
+    let asked = w.hosts[0].env.silent.remove(&v4(1)).unwrap();
+    assert!((8..20).contains(&asked), "{asked}");
+    assert_eq!(w.expect(c, ADDR_RESOLVED).id, id);
+    w.resolve_route(c, id).unwrap();
+    w.expect(c, ROUTE_RESOLVED);
+    w.destroy(c, id).unwrap();
+    assert!(w.hosts[0].cm.table_sizes().is_empty());
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_in_time_is_an_error_and_may_be_asked_for_again() {
+    let (mut w, c, id) = asking();
+    let start = w.now;
+    assert_eq!(w.expect(c, ADDR_ERROR).status, -ETIMEDOUT);
+    assert_eq!(w.now - start, Duration::from_secs(2));
+    // Another one is looked for by the route to it.
+    w.resolve_addr(c, id, None, at("10.77.0.3", 7174)).unwrap();
+    assert_eq!(w.expect(c, ADDR_RESOLVED).id, id);
+}
+
+#[test]
+fn an_id_that_waits_for_a_neighbour_may_go() {
+    let (mut w, c, id) = asking();
+    w.destroy(c, id).unwrap();
+    assert!(w.hosts[0].cm.table_sizes().is_empty());
+    assert_eq!(w.hosts[0].cm.next_deadline(), None);
+}
+
+/// An id that waits for a neighbour.
+fn asking() -> (World, Client, u32) {
+    let mut w = World::new(3);
+    let c = w.open(0, 1);
+    w.hosts[0].env.silent.insert(v4(1), 0);
+    let id = w.create(c, 1, PS_TCP);
+    w.resolve_addr(c, id, None, at("10.77.0.2", 7174)).unwrap();
+    (w, c, id)
+}

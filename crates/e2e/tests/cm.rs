@@ -89,3 +89,18 @@ fn a_connection_to_nobody_is_refused() -> Result<(), Error> {
     assert!(!client.status.success(), "{}", client.text());
     Ok(())
 }
+
+/// A host that does not exist is told as Linux tells it, in the time that the program allows for it.
+#[test]
+fn a_host_that_does_not_exist_is_not_resolved() -> Result<(), Error> {
+    let _share = polypath_e2e::share(polypath_e2e::PATIENT);
+    let lab = Lab::new()?;
+    for (address, end) in [(lab.host(0).ipv4(0), '.'), (lab.host(0).ipv6(0), ':')] {
+        let (link, _) = address.rsplit_once(end).expect("an address has parts");
+        let nobody = format!("{link}{end}77");
+        let client = lab.host(1).verbs(["rping", "-c", "-a", &nobody, "-C", "1"]);
+        let text = client.run(Duration::from_secs(20))?.text();
+        assert!(text.contains("RDMA_CM_EVENT_ADDR_ERROR, error -110"), "{nobody}: {text}");
+    }
+    Ok(())
+}

@@ -21,6 +21,7 @@ pub(crate) use bond::SlaveData;
 #[cfg(test)]
 pub(crate) use link::parse_link as recorded_link;
 pub(crate) use link::{AddressMessage, LinkMessage};
+pub(crate) use neighbour::Neighbour;
 pub(crate) use route::{RouteAnswer, RouteQuestion};
 
 use crate::sys::netlink::NetlinkSocket;
@@ -180,6 +181,22 @@ impl Netlink {
         self.answer(sequence, |message| match message.kind {
             libc::RTM_NEWROUTE => Some(route::parse(message.body)),
             kind if is_error(kind) => Some(Err(error_of(message.body))),
+            _ => None,
+        })
+    }
+
+    /// What the kernel knows of a neighbour.
+    ///
+    /// # Errors
+    /// The kernel's error. Before Linux 5.0 it can't say.
+    pub(crate) fn neighbour(&mut self, ifindex: u32, ip: IpAddr) -> io::Result<Neighbour> {
+        let sequence = self.send(&neighbour::question(ifindex, ip), 0)?;
+        self.answer(sequence, |message| match message.kind {
+            libc::RTM_NEWNEIGH => Some(Ok(neighbour::parse(message.body))),
+            kind if is_error(kind) => Some(match error_of(message.body) {
+                error if error.raw_os_error() == Some(libc::ENOENT) => Ok(Neighbour::Unknown),
+                error => Err(error),
+            }),
             _ => None,
         })
     }

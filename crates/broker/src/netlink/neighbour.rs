@@ -1,12 +1,48 @@
-//! Requests that change neighbours and hardware addresses.
+//! Requests that ask for and change neighbours, and hardware addresses.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
+use super::attributes::Reader;
 use super::{Request, attribute};
 
 /// `struct ndmsg` and `struct ifinfomsg`.
 const NEIGHBOUR_LEN: usize = 12;
 const LINK_LEN: usize = 16;
+
+/// What the kernel knows of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Neighbour {
+    /// It has a hardware address, which may be old, or needs none.
+    Known,
+    /// It is being asked for its hardware address.
+    Asked,
+    /// It has not answered.
+    Failed,
+    /// Nobody has asked for it.
+    Unknown,
+}
+
+/// A question for the entry of a neighbour.
+pub(super) fn question(ifindex: u32, ip: IpAddr) -> Request {
+    let mut body = vec![0; NEIGHBOUR_LEN];
+    body[0] = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    match ip {
+        IpAddr::V4(ip) => attribute(&mut body, libc::NDA_DST, &ip.octets()),
+        IpAddr::V6(ip) => attribute(&mut body, libc::NDA_DST, &ip.octets()),
+    }
+    Request { kind: libc::RTM_GETNEIGH, body }
+}
+
+/// The state in an entry (`struct ndmsg`).
+pub(super) fn parse(body: &[u8]) -> Neighbour {
+    match Reader(body).u16(8).unwrap_or(libc::NUD_NONE) {
+        libc::NUD_NONE => Neighbour::Unknown,
+        libc::NUD_INCOMPLETE => Neighbour::Asked,
+        libc::NUD_FAILED => Neighbour::Failed,
+        _ => Neighbour::Known,
+    }
+}
 
 /// The entry of a neighbour that was just heard.
 pub(super) fn neighbour(ifindex: u32, ip: Ipv4Addr, mac: [u8; 6]) -> Request {
@@ -25,4 +61,24 @@ pub(super) fn hardware_address(ifindex: u32, mac: [u8; 6]) -> Request {
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     attribute(&mut body, libc::IFLA_ADDRESS, &mac);
     Request { kind: libc::RTM_SETLINK, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_an_entry_is_read() {
+        let entry = |state: u16| {
+            let mut body = vec![0; NEIGHBOUR_LEN];
+            body[8..10].copy_from_slice(&state.to_ne_bytes());
+            parse(&body)
+        };
+        for known in [libc::NUD_REACHABLE, libc::NUD_STALE, libc::NUD_DELAY, libc::NUD_NOARP] {
+            assert_eq!(entry(known), Neighbour::Known);
+        }
+        assert_eq!(entry(libc::NUD_INCOMPLETE), Neighbour::Asked);
+        assert_eq!(entry(libc::NUD_FAILED), Neighbour::Failed);
+        assert_eq!((entry(0), parse(&[])), (Neighbour::Unknown, Neighbour::Unknown));
+    }
 }

@@ -32,6 +32,8 @@ pub(crate) struct RouteAnswer {
     pub(crate) local: bool,
     /// Whether there is a router on the way.
     pub(crate) gateway: bool,
+    /// The router's address, if it is of the destination's family.
+    pub(crate) router: Option<IpAddr>,
 }
 
 pub(super) fn request(question: &RouteQuestion) -> Request {
@@ -65,12 +67,13 @@ pub(super) fn parse(body: &[u8]) -> io::Result<RouteAnswer> {
         libc::RTN_UNICAST | libc::RTN_MULTICAST | libc::RTN_BROADCAST | libc::RTN_ANYCAST => false,
         _ => return Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
     };
-    let mut answer = RouteAnswer { ifindex: 0, source: None, local, gateway: false };
+    let mut answer = RouteAnswer { ifindex: 0, source: None, local, gateway: false, router: None };
     for (kind, value) in attributes(body, ROUTE_LEN) {
         match kind {
             libc::RTA_OIF => answer.ifindex = Reader(value).u32(0).ok_or_else(invalid)?,
             libc::RTA_PREFSRC => answer.source = ip(family, value),
-            libc::RTA_GATEWAY | libc::RTA_VIA => answer.gateway = true,
+            libc::RTA_GATEWAY => (answer.gateway, answer.router) = (true, ip(family, value)),
+            libc::RTA_VIA => answer.gateway = true,
             _ => {}
         }
     }
@@ -106,5 +109,6 @@ mod tests {
         attribute(&mut body, libc::RTA_PREFSRC, &[10, 0, 0, 1]);
         let answer = parse(&body).unwrap();
         assert!(answer.gateway && !answer.local && answer.ifindex == 3);
+        assert_eq!(answer.router, Some([10, 0, 0, 254].into()));
     }
 }

@@ -1,5 +1,7 @@
 //! The structures of the commands. Each is parsed by the offsets of its fields.
 
+use core::time::Duration;
+
 use super::address::{Address, SOCKADDR_IN6_LEN, STORAGE_LEN};
 use super::{PRIVATE_DATA_LEN, Reader};
 use crate::errno;
@@ -99,6 +101,8 @@ pub(crate) struct ResolveAddr {
     pub(crate) id: u32,
     pub(crate) source: Option<Address>,
     pub(crate) destination: Address,
+    /// How long it may take.
+    pub(crate) timeout: Duration,
 }
 
 impl ResolveAddr {
@@ -107,6 +111,7 @@ impl ResolveAddr {
             source: Address::parse(r.bytes(0, SOCKADDR_IN6_LEN)?)?,
             destination: Address::parse(r.bytes(28, SOCKADDR_IN6_LEN)?)?.ok_or(errno::EINVAL)?,
             id: r.u32(56)?,
+            timeout: Duration::from_millis(r.u32(60)?.into()),
         })
     }
 
@@ -116,6 +121,7 @@ impl ResolveAddr {
         }
         Ok(Self {
             id: r.u32(0)?,
+            timeout: Duration::from_millis(r.u32(4)?.into()),
             source: sized_address(r, 16, r.u16(8)?)?,
             destination: sized_address(r, 16 + STORAGE_LEN, r.u16(10)?)?.ok_or(errno::EINVAL)?,
         })

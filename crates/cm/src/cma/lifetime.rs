@@ -61,6 +61,7 @@ impl Cm {
     /// not seen yet. Returns how many of its events were reported.
     pub(crate) fn destroy(&mut self, now: Duration, id: u32, env: &mut dyn Environment) -> u32 {
         let Some(cm_id) = self.ids.remove(id) else { return 0 };
+        self.neighbours.forget(id);
         self.files.id_removed(cm_id.file);
         if let Some(key) = cm_id.port {
             self.ports.release(key, id);

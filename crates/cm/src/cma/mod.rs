@@ -8,6 +8,7 @@ mod connect;
 pub(crate) mod incoming;
 mod lifetime;
 pub(crate) mod multicast;
+pub(crate) mod neighbour;
 mod notices;
 mod options;
 mod qp_attr;
@@ -52,8 +53,12 @@ impl Cm {
             }
             Code::BindIp => self.bind(file, &Bind::parse_ip(r)?, env).map(done),
             Code::Bind => self.bind(file, &Bind::parse(r)?, env).map(done),
-            Code::ResolveIp => self.resolve_addr(file, &ResolveAddr::parse_ip(r)?, env).map(done),
-            Code::ResolveAddr => self.resolve_addr(file, &ResolveAddr::parse(r)?, env).map(done),
+            Code::ResolveIp => {
+                self.resolve_addr(now, file, &ResolveAddr::parse_ip(r)?, env).map(done)
+            }
+            Code::ResolveAddr => {
+                self.resolve_addr(now, file, &ResolveAddr::parse(r)?, env).map(done)
+            }
             Code::ResolveRoute => self.resolve_route(file, r.u32(0)?).map(done),
             Code::QueryRoute => self.query_route(file, r.u32(8)?, frame.out_len),
             Code::Query => self.query(file, r.u32(8)?, r.u32(12)?, frame.out_len),

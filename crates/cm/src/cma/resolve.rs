@@ -1,4 +1,7 @@
-//! Resolves addresses and routes. The host answers at once, so the events follow at once.
+//! Resolves addresses and routes. The host answers at once, so the events follow at once, unless the next host on
+//! the way is not known yet.
+
+use core::time::Duration;
 
 use crate::abi::address::{Address, Family, gid_of};
 use crate::abi::command::ResolveAddr;
@@ -11,12 +14,12 @@ use crate::{Cm, errno};
 impl Cm {
     pub(super) fn resolve_addr(
         &mut self,
+        now: Duration,
         file: FileId,
         command: &ResolveAddr,
         env: &mut dyn Environment,
     ) -> Result<(), i32> {
-        let destination = command.destination;
-        let id = command.id;
+        let ResolveAddr { id, destination, timeout, .. } = *command;
         if self.ids.named(file, id)?.state == IdState::Idle {
             let source = command.source.unwrap_or_else(|| source_for(&destination));
             if source.family() != destination.family() {
@@ -28,19 +31,13 @@ impl Cm {
         if cm_id.state != IdState::Bound || cm_id.family() != Some(destination.family()) {
             return Err(errno::EINVAL);
         }
-        let event = match find_route(cm_id, &destination, env) {
-            Ok(route) => {
-                cm_id.source = Some(route.source);
-                cm_id.attachment = Some(route.attachment);
-                cm_id.remote = Some(route.remote);
-                cm_id.destination = Some(destination);
-                cm_id.state = IdState::AddrResolved;
-                Event::new(Kind::AddrResolved)
+        match find_route(cm_id, &destination, env) {
+            Ok(route) => self.route_found(now, id, (route, destination), timeout, env),
+            Err(errno::ENODEV) => {
+                self.emit(id, &Event::new(Kind::AddrError).with_status(-errno::ENODEV));
             }
-            Err(errno::ENODEV) => Event::new(Kind::AddrError).with_status(-errno::ENODEV),
             Err(error) => return Err(error),
-        };
-        self.emit(id, &event);
+        }
         Ok(())
     }
 
@@ -57,10 +54,11 @@ impl Cm {
 }
 
 /// The way of an id's packets to their destination: the addresses and the device.
-struct ResolvedRoute {
-    source: Address,
-    attachment: Attachment,
-    remote: core::net::IpAddr,
+#[derive(Debug)]
+pub(super) struct ResolvedRoute {
+    pub(super) source: Address,
+    pub(super) attachment: Attachment,
+    pub(super) remote: core::net::IpAddr,
 }
 
 fn find_route(

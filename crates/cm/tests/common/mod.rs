@@ -58,6 +58,8 @@ pub struct HostEnv {
     pub migrates: bool,
     /// How often connections are balanced, at most.
     pub balances: Option<Duration>,
+    /// Hosts on the link that do not answer, and how often they were asked for.
+    pub silent: BTreeMap<IpAddr, u32>,
 }
 
 impl HostEnv {
@@ -88,6 +90,13 @@ impl Environment for HostEnv {
         };
         let (source, ifindex) = *self.addresses.iter().find(fits)?;
         Some(Route { source, ifindex })
+    }
+
+    fn has_neighbour(&mut self, _: &Route, remote: IpAddr, asked: bool) -> bool {
+        let Some(times) = self.silent.get_mut(&remote) else { return true };
+        assert_eq!(asked, *times > 0);
+        *times += 1;
+        false
     }
 
     fn device_for(
@@ -199,6 +208,7 @@ impl World {
                     multi_path: false,
                     migrates: false,
                     balances: None,
+                    silent: BTreeMap::new(),
                 },
                 events: BTreeMap::new(),
             }

@@ -372,7 +372,7 @@ impl MemoryTable {
     ///
     /// # Errors
     /// Nothing is staged, the protection domain is another one, the window is of type 2 and already
-    /// bound or keeps its key, or the region does not allow the bind.
+    /// bound, or the region does not allow the bind.
     pub fn bind(&self, window: u32, key: RemoteKey) -> core::result::Result<(), Fault> {
         let RemoteKey { pd, qpn, rkey: key } = key;
         let mut names = self.write();
@@ -382,9 +382,9 @@ impl MemoryTable {
         if w.pd != pd {
             return Err(Fault::Key);
         }
-        // A type 2 window must be invalidated before it is bound again, and gets another key
-        // (C10-75). It is never bound to nothing.
-        if w.kind == WindowType::Type2 && (w.bound.is_some() || w.key == key) {
+        // A type 2 window must be invalidated before it is bound again (o10-37.2.30), and is never bound to
+        // nothing. Its user chooses the last byte of its key, and may choose the one that it has.
+        if w.kind == WindowType::Type2 && w.bound.is_some() {
             return Err(Fault::Key);
         }
         let bound = if info.len == 0 {
