@@ -64,9 +64,9 @@ pub trait Environment {
     /// The route to an address; `None` if there is none.
     fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
 
-    /// Whether the next host on the way to an address is there: the address itself, or a router. False while the
-    /// host finds that out, which `asked` says it has been asked to, and for as long as it knows that none
-    /// answers; true if it can't know.
+    /// Whether the next host on the way to an address is there: the address itself, or a router. False while
+    /// this host finds that out, and for as long as nobody answers; true if it can't know. `asked`: it was
+    /// asked this before.
     fn has_neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> bool {
         let _ = (route, remote, asked);
         true

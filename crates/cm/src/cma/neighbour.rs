@@ -1,8 +1,8 @@
 //! Ids that wait until the next host on the way to their address is known to be there.
 //!
-//! The kernel resolves the neighbour, too, before it says that an address is resolved. A program learns of a
-//! host that does not exist by the time that it has set for that, and not when all repetitions of its REQ have
-//! stayed unanswered.
+//! The kernel resolves the neighbour, too, before it says that an address is resolved. So a program learns of
+//! a host that does not exist within the time that it allows for that, and not when all repetitions of its
+//! REQ have stayed unanswered.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};

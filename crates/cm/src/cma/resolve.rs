@@ -1,5 +1,5 @@
-//! Resolves addresses and routes. The host answers at once, so the events follow at once, unless the next host on
-//! the way is not known yet.
+//! Resolves addresses and routes. The host answers at once, so the events follow at once, unless the next
+//! host on the way is not known yet.
 
 use core::time::Duration;
 

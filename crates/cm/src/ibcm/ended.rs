@@ -18,7 +18,7 @@ type Request = (u64, u32);
 /// The requests, in the order in which their connections ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Until when.
+    /// The time until which each is remembered.
     known: BTreeMap<Request, Duration>,
     order: VecDeque<Request>,
 }

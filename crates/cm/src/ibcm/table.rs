@@ -15,9 +15,9 @@ use polypath_telemetry::CmCounters;
 
 /// The time until a message is repeated for the first time, as for a SYN of TCP (RFC 6298, section 2). It
 /// doubles each time, up to the response time-out. That one, four seconds, is for slow programs. But whose
-/// program is slow answers a REQ or REP that comes again by an MRA, so what is not answered soon was most likely
-/// lost. A peer may keep a request for which there is no listener yet: [`GRACE`] and a round trip are shorter, so
-/// that such a request does not arrive again after it was refused.
+/// program is slow answers a REQ or REP that comes again by an MRA, so what is not answered soon was most
+/// likely lost. A peer may keep a request for which there is no listener yet: [`GRACE`] and a round trip are
+/// shorter, so that such a request does not arrive again after it was refused.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 const _: () = assert!(FIRST_TIMEOUT.as_millis() >= 4 * GRACE.as_millis());
 
