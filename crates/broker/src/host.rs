@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use polypath_cm::{ClientId, Device, Environment, Route, RouteQuery};
+use polypath_cm::{ClientId, Device, Environment, Neighbour, Route, RouteQuery};
 use polypath_ipc::settings::Apm;
 use polypath_topology::table::PORTS_MAX;
 use polypath_topology::{
@@ -14,7 +14,7 @@ use polypath_topology::{
 
 use crate::log::log;
 use crate::memberships::Memberships;
-use crate::netlink::{Neighbour, Netlink, RouteQuestion};
+use crate::netlink::{NeighbourEntry, Netlink, RouteQuestion};
 use crate::sys::udp::UdpSocket;
 use crate::tables::{Hardware, Tables};
 
@@ -25,6 +25,8 @@ const DISCARD: u16 = 9;
 #[derive(Debug)]
 pub(crate) struct Host {
     netlink: Netlink,
+    /// Sends what makes the kernel look for neighbours.
+    asker: UdpSocket,
     tables: Tables,
     selections: BTreeMap<ClientId, Selection>,
     /// What `POLYPATH_APM` says of each client's ids.
@@ -39,6 +41,7 @@ impl Host {
     pub(crate) fn new(table: Table) -> std::io::Result<Self> {
         let mut host = Self {
             netlink: Netlink::new()?,
+            asker: UdpSocket::new()?,
             tables: Tables::from_table(table),
             selections: BTreeMap::new(),
             apm: BTreeMap::new(),
@@ -292,26 +295,32 @@ impl Environment for Host {
         Some(Route { source, ifindex: own.unwrap_or(answer.ifindex) })
     }
 
-    fn has_neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> bool {
+    fn neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> Neighbour {
         let Route { source, ifindex } = *route;
-        if remote.is_multicast() || self.interface_of(remote, None).is_some() {
-            return true;
+        let scope = Some(ifindex).filter(|_| needs_scope(remote));
+        if remote.is_multicast() || self.interface_of(remote, scope).is_some() {
+            return Neighbour::There;
         }
         let through = self.forces(source, remote, ifindex);
         let way = RouteQuestion { to: remote, from: Some(source), ifindex: Some(through) };
-        let Ok(answer) = self.netlink.route(&way) else { return true };
+        let Ok(answer) = self.netlink.route(&way) else { return Neighbour::There };
         let hop = if answer.gateway { answer.router } else { Some(remote) };
-        let Some(hop) = hop.filter(|_| !answer.local) else { return true };
+        let Some(hop) = hop.filter(|_| !answer.local) else { return Neighbour::There };
         match self.netlink.neighbour(answer.ifindex, hop) {
-            Ok(Neighbour::Known) | Err(_) => true,
-            Ok(Neighbour::Asked) => false,
+            Ok(NeighbourEntry::Known) | Err(_) => Neighbour::There,
+            Ok(NeighbourEntry::Asked) => Neighbour::Silent,
             // Interfaces without neighbours have no entry after a packet either.
-            Ok(Neighbour::Unknown) if asked => true,
+            Ok(NeighbourEntry::Unknown) if asked => Neighbour::There,
             // The kernel looks for a neighbour when there is a packet for it.
-            Ok(Neighbour::Unknown | Neighbour::Failed) => {
-                let to = SocketAddr::new(remote, DISCARD);
-                let sent = UdpSocket::new().and_then(|it| it.send(&[], to, source, through, 0));
-                sent.is_err()
+            Ok(NeighbourEntry::Unknown | NeighbourEntry::Failed) => {
+                match self.asker.send(&[], SocketAddr::new(remote, DISCARD), source, through, 0) {
+                    Ok(()) => Neighbour::Asked,
+                    // A rule of this host's says so, and may not for other packets.
+                    Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                        Neighbour::There
+                    }
+                    Err(_) => Neighbour::Silent,
+                }
             }
         }
     }

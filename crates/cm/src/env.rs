@@ -40,6 +40,17 @@ pub struct Route {
     pub ifindex: u32,
 }
 
+/// What is known of the next host on a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// It is there, or this host can't know whether it is.
+    There,
+    /// It was just asked for.
+    Asked,
+    /// It has not answered yet.
+    Silent,
+}
+
 /// The device, port and GID that stand for a local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -64,12 +75,11 @@ pub trait Environment {
     /// The route to an address; `None` if there is none.
     fn route(&mut self, client: ClientId, query: &RouteQuery) -> Option<Route>;
 
-    /// Whether the next host on the way to an address is there: the address itself, or a router. False while
-    /// this host finds that out, and for as long as nobody answers; true if it can't know. `asked`: it was
-    /// asked this before.
-    fn has_neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> bool {
+    /// The next host on the way to an address: the address itself, or a router. `asked`: the last answer was
+    /// [`Neighbour::Asked`].
+    fn neighbour(&mut self, route: &Route, remote: IpAddr, asked: bool) -> Neighbour {
         let _ = (route, remote, asked);
-        true
+        Neighbour::There
     }
 
     /// The device that stands for a local address, with the interface that has the address; `None`

@@ -5,9 +5,9 @@
 //! what [`Cm::kept_id`] says of them. The other manager gets what was written ([`Cm::restore_file`]). Peers
 //! are told nothing, because nothing has changed for them.
 //!
-//! Nobody knows what the last message was of what was under way. So a connection that was being made ends as
-//! one whose peer does not answer, and one that was being ended is ended again. A request that the program
-//! had not accepted is not kept: the peer asks again.
+//! Nobody knows what the last message was of what was under way. So an address that was being resolved is
+//! not, a connection that was being made ends as one whose peer does not answer, and one that was being ended
+//! is ended again. A request that the program had not accepted is not kept: the peer asks again.
 
 use core::time::Duration;
 

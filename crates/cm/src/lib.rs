@@ -50,7 +50,9 @@ use std::collections::VecDeque;
 
 pub use apm::{AlternatePath, PathOrder, PathTaken};
 pub use cma::status::{IdStatus, MigrationStatus};
-pub use env::{ClientId, Device, Environment, FileId, MadAddress, OutgoingMad, Route, RouteQuery};
+pub use env::{
+    ClientId, Device, Environment, FileId, MadAddress, Neighbour, OutgoingMad, Route, RouteQuery,
+};
 pub use kept::{KEPT_MEMBERSHIPS_MAX, KeptId};
 pub use moving::{CantMove, MovedFile};
 pub use polypath_telemetry::CmCounters;

@@ -43,9 +43,7 @@ impl Cm {
     }
 
     fn is_mobile(&self, id: &CmId) -> bool {
-        id.uid.is_some()
-            && id.state != IdState::AddrQuery
-            && id.connection.is_none_or(|connection| self.ib.can_move(connection))
+        id.uid.is_some() && id.connection.is_none_or(|connection| self.ib.can_move(connection))
     }
 
     /// Takes a file away, whose program moves to another host, with all that it holds. Peers are told
@@ -59,6 +57,7 @@ impl Cm {
         let mut ids: Vec<CmId> = numbers.iter().filter_map(|id| self.ids.remove(*id)).collect();
         let mut memberships = Vec::new();
         for id in &mut ids {
+            self.neighbours.forget(id.id);
             if let Some(port) = id.port {
                 self.ports.release(port, id.id);
             }
@@ -112,7 +111,7 @@ impl Cm {
             self.ids.put(id);
             self.files.id_added(file);
             if asks {
-                self.address_failed(number);
+                self.not_resolved(number, crate::errno::ETIMEDOUT);
             }
         }
         let own = env.addresses(client);

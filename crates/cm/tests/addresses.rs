@@ -405,6 +405,18 @@ fn an_id_that_waits_for_a_neighbour_may_go() {
     assert_eq!(w.hosts[0].cm.next_deadline(), None);
 }
 
+#[test]
+fn a_way_that_goes_while_its_neighbour_is_awaited_is_an_error() {
+    let (mut w, c, id) = asking();
+    let own = w.hosts[0].env.addresses.clone();
+    w.hosts[0].env.addresses.clear();
+    w.hosts[0].env.silent.clear();
+    assert_eq!(w.expect(c, ADDR_ERROR).status, -101);
+    w.hosts[0].env.addresses = own;
+    w.resolve_addr(c, id, None, at("10.77.0.2", 7174)).unwrap();
+    w.expect(c, ADDR_RESOLVED);
+}
+
 /// An id that waits for a neighbour.
 fn asking() -> (World, Client, u32) {
     let mut w = World::new(3);

@@ -21,7 +21,7 @@ pub(crate) use bond::SlaveData;
 #[cfg(test)]
 pub(crate) use link::parse_link as recorded_link;
 pub(crate) use link::{AddressMessage, LinkMessage};
-pub(crate) use neighbour::Neighbour;
+pub(crate) use neighbour::NeighbourEntry;
 pub(crate) use route::{RouteAnswer, RouteQuestion};
 
 use crate::sys::netlink::NetlinkSocket;
@@ -189,12 +189,12 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's error. Before Linux 5.0 it can't say.
-    pub(crate) fn neighbour(&mut self, ifindex: u32, ip: IpAddr) -> io::Result<Neighbour> {
+    pub(crate) fn neighbour(&mut self, ifindex: u32, ip: IpAddr) -> io::Result<NeighbourEntry> {
         let sequence = self.send(&neighbour::question(ifindex, ip), 0)?;
         self.answer(sequence, |message| match message.kind {
             libc::RTM_NEWNEIGH => Some(Ok(neighbour::parse(message.body))),
             kind if is_error(kind) => Some(match error_of(message.body) {
-                error if error.raw_os_error() == Some(libc::ENOENT) => Ok(Neighbour::Unknown),
+                error if error.raw_os_error() == Some(libc::ENOENT) => Ok(NeighbourEntry::Unknown),
                 error => Err(error),
             }),
             _ => None,

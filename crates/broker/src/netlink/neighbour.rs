@@ -11,7 +11,7 @@ const LINK_LEN: usize = 16;
 
 /// What the kernel knows of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Neighbour {
+pub(crate) enum NeighbourEntry {
     /// It has a hardware address, which may be old, or needs none.
     Known,
     /// It is being asked for its hardware address.
@@ -35,12 +35,12 @@ pub(super) fn question(ifindex: u32, ip: IpAddr) -> Request {
 }
 
 /// The state in an entry (`struct ndmsg`).
-pub(super) fn parse(body: &[u8]) -> Neighbour {
+pub(super) fn parse(body: &[u8]) -> NeighbourEntry {
     match Reader(body).u16(8).unwrap_or(libc::NUD_NONE) {
-        libc::NUD_NONE => Neighbour::Unknown,
-        libc::NUD_INCOMPLETE => Neighbour::Asked,
-        libc::NUD_FAILED => Neighbour::Failed,
-        _ => Neighbour::Known,
+        libc::NUD_NONE => NeighbourEntry::Unknown,
+        libc::NUD_INCOMPLETE => NeighbourEntry::Asked,
+        libc::NUD_FAILED => NeighbourEntry::Failed,
+        _ => NeighbourEntry::Known,
     }
 }
 
@@ -75,10 +75,10 @@ mod tests {
             parse(&body)
         };
         for known in [libc::NUD_REACHABLE, libc::NUD_STALE, libc::NUD_DELAY, libc::NUD_NOARP] {
-            assert_eq!(entry(known), Neighbour::Known);
+            assert_eq!(entry(known), NeighbourEntry::Known);
         }
-        assert_eq!(entry(libc::NUD_INCOMPLETE), Neighbour::Asked);
-        assert_eq!(entry(libc::NUD_FAILED), Neighbour::Failed);
-        assert_eq!((entry(0), parse(&[])), (Neighbour::Unknown, Neighbour::Unknown));
+        assert_eq!(entry(libc::NUD_INCOMPLETE), NeighbourEntry::Asked);
+        assert_eq!(entry(libc::NUD_FAILED), NeighbourEntry::Failed);
+        assert_eq!((entry(0), parse(&[])), (NeighbourEntry::Unknown, NeighbourEntry::Unknown));
     }
 }

@@ -31,14 +31,13 @@ impl Cm {
         if cm_id.state != IdState::Bound || cm_id.family() != Some(destination.family()) {
             return Err(errno::EINVAL);
         }
-        match find_route(cm_id, &destination, env) {
-            Ok(route) => self.route_found(now, id, (route, destination), timeout, env),
+        match self.find_way(now, id, destination, timeout, env) {
             Err(errno::ENODEV) => {
-                self.emit(id, &Event::new(Kind::AddrError).with_status(-errno::ENODEV));
+                self.not_resolved(id, errno::ENODEV);
+                Ok(())
             }
-            Err(error) => return Err(error),
+            done => done,
         }
-        Ok(())
     }
 
     pub(super) fn resolve_route(&mut self, file: FileId, id: u32) -> Result<(), i32> {
@@ -61,7 +60,7 @@ pub(super) struct ResolvedRoute {
     pub(super) remote: core::net::IpAddr,
 }
 
-fn find_route(
+pub(super) fn find_route(
     id: &CmId,
     destination: &Address,
     env: &mut dyn Environment,

@@ -26,11 +26,12 @@ pub(super) struct Ended {
 impl Ended {
     /// The connection of this request has ended.
     pub(super) fn add(&mut self, now: Duration, request: Request) {
-        if self.order.len() == MAX {
-            self.order.pop_front().map(|oldest| self.known.remove(&oldest));
+        if self.known.insert(request, now + REMEMBERED).is_some() {
+            return;
         }
-        if self.known.insert(request, now + REMEMBERED).is_none() {
-            self.order.push_back(request);
+        self.order.push_back(request);
+        if self.order.len() > MAX {
+            self.order.pop_front().map(|oldest| self.known.remove(&oldest));
         }
     }
 

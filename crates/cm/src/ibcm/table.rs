@@ -14,8 +14,8 @@ use crate::sizes::TableSizes;
 use polypath_telemetry::CmCounters;
 
 /// The time until a message is repeated for the first time, as for a SYN of TCP (RFC 6298, section 2). It
-/// doubles each time, up to the response time-out. That one, four seconds, is for slow programs. But whose
-/// program is slow answers a REQ or REP that comes again by an MRA, so what is not answered soon was most
+/// doubles each time, up to the response time-out. That one, four seconds, is for slow programs. But a peer
+/// with a slow program answers a REQ or REP that comes again by an MRA, so what is not answered soon was most
 /// likely lost. A peer may keep a request for which there is no listener yet: [`GRACE`] and a round trip are
 /// shorter, so that such a request does not arrive again after it was refused.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -329,7 +329,8 @@ impl Connections {
         self.unindex(local_id);
         let Some(c) = self.connections.get_mut(&local_id) else { return };
         // Otherwise the peer may have missed the REP, and ask again because of that.
-        if !c.is_active && matches!(c.state, State::DreqSent | State::DreqRcvd) {
+        let known = matches!(c.state, State::Established | State::DreqSent | State::DreqRcvd);
+        if !c.is_active && known {
             self.ended.add(now, (c.remote_guid, c.remote_id));
         }
         c.state = State::Timewait;
@@ -406,7 +407,8 @@ impl Connections {
         let longest = c.timeout;
         let limit = match state {
             State::DreqSent | State::Established => c.max_retries,
-            // A slow program has no less time than if all were as far apart as the last ones are.
+            State::MraReqRcvd | State::MraRepRcvd => c.max_retries,
+            // A slow program has hardly less time than if all were as far apart as the last ones are.
             _ => c.max_retries + early_repeats(longest).saturating_sub(1),
         };
         let mut to = c.endpoints;

@@ -11,8 +11,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use polypath_cm::{
-    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, OutgoingMad, PathOrder,
-    PathTaken, Route, RouteQuery,
+    ClientId, Cm, CmConfig, Device, Environment, FileId, MadAddress, Neighbour, OutgoingMad,
+    PathOrder, PathTaken, Route, RouteQuery,
 };
 use polypath_wire::Gid;
 use polypath_wire::cm::CmMad;
@@ -92,11 +92,11 @@ impl Environment for HostEnv {
         Some(Route { source, ifindex })
     }
 
-    fn has_neighbour(&mut self, _: &Route, remote: IpAddr, asked: bool) -> bool {
-        let Some(times) = self.silent.get_mut(&remote) else { return true };
-        assert_eq!(asked, *times > 0);
+    fn neighbour(&mut self, _: &Route, remote: IpAddr, asked: bool) -> Neighbour {
+        let Some(times) = self.silent.get_mut(&remote) else { return Neighbour::There };
+        assert_eq!(asked, *times == 1);
         *times += 1;
-        false
+        if *times == 1 { Neighbour::Asked } else { Neighbour::Silent }
     }
 
     fn device_for(

@@ -85,7 +85,8 @@ impl Model {
     pub(super) fn enter_timewait(&mut self, now: Duration, half: HalfId) {
         let h = &mut self.halves[half];
         // Both ends know that there was a connection.
-        if !h.active && matches!(h.state, State::DreqSent | State::DreqRcvd) {
+        let known = matches!(h.state, State::Established | State::DreqSent | State::DreqRcvd);
+        if !h.active && known {
             h.remembered = Some(now + REMEMBERED);
         }
         (h.state, h.retry, h.until) = (State::Timewait, None, Some(now + TIMEWAIT));
@@ -107,7 +108,10 @@ impl Model {
         let Some(retry) = &mut h.retry else { return };
         let refused = core::mem::take(&mut retry.refused);
         // The first ones of a request or REP take the time of one.
-        let more = if h.state == State::DreqSent { 0 } else { soon(h.longest).saturating_sub(1) };
+        let more = match h.state {
+            State::DreqSent | State::MraReqRcvd | State::MraRepRcvd => 0,
+            _ => soon(h.longest).saturating_sub(1),
+        };
         if refused || retry.sent < TRANSMISSIONS + more {
             retry.sent += u32::from(!refused);
             if !refused && retry.timeout < h.longest {
