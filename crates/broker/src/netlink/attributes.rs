@@ -1,5 +1,7 @@
 //! Reads and writes netlink attributes: length, type and value, padded to 4 bytes.
 
+use std::net::IpAddr;
+
 /// The bits of an attribute's type that do not belong to its number.
 const FLAGS: u16 = 0xc000;
 
@@ -46,6 +48,19 @@ pub(super) fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend(kind.to_ne_bytes());
     message.extend(value);
     message.resize(message.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute that holds an address.
+pub(super) fn ip_attribute(message: &mut Vec<u8>, kind: u16, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => attribute(message, kind, &ip.octets()),
+        IpAddr::V6(ip) => attribute(message, kind, &ip.octets()),
+    }
+}
+
+/// The family of an address, as messages begin with it.
+pub(super) fn family(ip: IpAddr) -> u8 {
+    (if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
 /// A text from the kernel, without the NUL at its end.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::attributes::Reader;
+use super::attributes::{Reader, family, ip_attribute};
 use super::{Request, attribute};
 
 /// `struct ndmsg` and `struct ifinfomsg`.
@@ -22,16 +22,18 @@ pub(crate) enum NeighbourEntry {
     Unknown,
 }
 
+/// The entry of a neighbour, of which nothing is known but where it is.
+fn entry(ifindex: u32, ip: IpAddr) -> Vec<u8> {
+    let mut body = vec![0; NEIGHBOUR_LEN];
+    body[0] = family(ip);
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    ip_attribute(&mut body, libc::NDA_DST, ip);
+    body
+}
+
 /// A question for the entry of a neighbour.
 pub(super) fn question(ifindex: u32, ip: IpAddr) -> Request {
-    let mut body = vec![0; NEIGHBOUR_LEN];
-    body[0] = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
-    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    match ip {
-        IpAddr::V4(ip) => attribute(&mut body, libc::NDA_DST, &ip.octets()),
-        IpAddr::V6(ip) => attribute(&mut body, libc::NDA_DST, &ip.octets()),
-    }
-    Request { kind: libc::RTM_GETNEIGH, body }
+    Request { kind: libc::RTM_GETNEIGH, body: entry(ifindex, ip) }
 }
 
 /// The state in an entry (`struct ndmsg`).
@@ -46,11 +48,8 @@ pub(super) fn parse(body: &[u8]) -> NeighbourEntry {
 
 /// The entry of a neighbour that was just heard.
 pub(super) fn neighbour(ifindex: u32, ip: Ipv4Addr, mac: [u8; 6]) -> Request {
-    let mut body = vec![0; NEIGHBOUR_LEN];
-    body[0] = libc::AF_INET as u8;
-    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut body = entry(ifindex, ip.into());
     body[8..10].copy_from_slice(&libc::NUD_REACHABLE.to_ne_bytes());
-    attribute(&mut body, libc::NDA_DST, &ip.octets());
     attribute(&mut body, libc::NDA_LLADDR, &mac);
     Request { kind: libc::RTM_NEWNEIGH, body }
 }

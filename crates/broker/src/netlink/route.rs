@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::attributes::{Reader, attributes};
+use super::attributes::{Reader, attributes, family, ip_attribute};
 use super::link::ip;
 use super::{Request, attribute};
 
@@ -38,18 +38,13 @@ pub(crate) struct RouteAnswer {
 
 pub(super) fn request(question: &RouteQuestion) -> Request {
     let mut body = vec![0; ROUTE_LEN];
-    let family = |ip: IpAddr| if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let put_ip = |body: &mut Vec<u8>, kind, ip| match ip {
-        IpAddr::V4(ip) => attribute(body, kind, &ip.octets()),
-        IpAddr::V6(ip) => attribute(body, kind, &ip.octets()),
-    };
     let bits = if question.to.is_ipv4() { 32 } else { 128 };
-    body[0] = family(question.to) as u8;
+    body[0] = family(question.to);
     body[1] = bits;
-    put_ip(&mut body, libc::RTA_DST, question.to);
+    ip_attribute(&mut body, libc::RTA_DST, question.to);
     if let Some(from) = question.from.filter(|from| from.is_ipv4() == question.to.is_ipv4()) {
         body[2] = bits;
-        put_ip(&mut body, libc::RTA_SRC, from);
+        ip_attribute(&mut body, libc::RTA_SRC, from);
     }
     if let Some(ifindex) = question.ifindex {
         attribute(&mut body, libc::RTA_OIF, &ifindex.to_ne_bytes());

@@ -406,8 +406,9 @@ impl Connections {
         }
         let longest = c.timeout;
         let limit = match state {
-            State::DreqSent | State::Established => c.max_retries,
-            State::MraReqRcvd | State::MraRepRcvd => c.max_retries,
+            State::DreqSent | State::Established | State::MraReqRcvd | State::MraRepRcvd => {
+                c.max_retries
+            }
             // A slow program has hardly less time than if all were as far apart as the last ones are.
             _ => c.max_retries + early_repeats(longest).saturating_sub(1),
         };
