@@ -81,9 +81,7 @@ pub(crate) unsafe fn next_completion_event(channel: *mut ibv_comp_channel) -> bo
             let Attend::Wait { descriptor, timeout } = guard::run(Attend::Read, || inner.attend())
             else {
                 let read = next_event((*channel).fd);
-                let errno = guard::errno();
                 guard::run((), || inner.leave());
-                guard::set_errno(errno);
                 return read;
             };
             let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

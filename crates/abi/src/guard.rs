@@ -5,6 +5,9 @@
 //! locks held. So cancellation is disabled meanwhile. The few functions that block on behalf of the
 //! program ([`crate::channel`], [`crate::ucma`]) block outside of the guard, as cancellation
 //! points.
+//!
+//! The system calls inside do not change the program's `errno`: librdmacm destroys what it has made when it
+//! fails, and returns the `errno` that is there afterwards.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -22,22 +25,26 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 const CANCEL_DISABLE: c_int = 1;
 
-/// Keeps the thread from being cancelled while it lives.
-struct Uncancelled(c_int);
+/// Keeps the thread from being cancelled while it lives, and restores `errno` at its end.
+struct Inside {
+    cancel_state: c_int,
+    errno: c_int,
+}
 
-impl Uncancelled {
+impl Inside {
     fn new() -> Self {
-        let mut old = 0;
+        let (mut cancel_state, errno) = (0, errno());
         // SAFETY: both arguments are valid. The state is restored when this is dropped.
-        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut old) };
-        Self(old)
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut cancel_state) };
+        Self { cancel_state, errno }
     }
 }
 
-impl Drop for Uncancelled {
+impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: the state came from the function itself, and `old` may be null.
-        unsafe { pthread_setcancelstate(self.0, null_mut()) };
+        // SAFETY: the state came from the function itself, and the old one may be null.
+        unsafe { pthread_setcancelstate(self.cancel_state, null_mut()) };
+        set_errno(self.errno);
     }
 }
 
@@ -49,10 +56,10 @@ fn quiet_panics() {
     });
 }
 
-/// Runs `body`. If it panics, returns `on_panic` instead.
+/// Runs `body`. If it panics, returns `on_panic` instead. `errno` is as before.
 pub(crate) fn run<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     quiet_panics();
-    let _uncancelled = Uncancelled::new();
+    let _inside = Inside::new();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
         Err(_) => on_panic,
@@ -133,6 +140,18 @@ mod tests {
         assert_eq!(errno(), libc::EIO);
         assert!(pointer::<u8>("test", || panic!("planted")).is_null());
         assert_eq!(minus_one("test", || panic!("planted")), -1);
+    }
+
+    #[test]
+    fn a_success_leaves_errno_as_it_was() {
+        set_errno(libc::ENOENT);
+        let fails_inside = || {
+            set_errno(libc::EAGAIN);
+            Ok(0)
+        };
+        assert_eq!((minus_one("test", fails_inside), errno()), (0, libc::ENOENT));
+        run((), || set_errno(libc::EAGAIN));
+        assert_eq!(errno(), libc::ENOENT);
     }
 
     #[test]

@@ -63,6 +63,23 @@ static void send(struct ibv_ah *ah, uint32_t length)
 	EQ(ibv_post_send(qp, &wr, &bad), 0);
 }
 
+/* The receive buffer begins with the IP header of the packet (IBTA A17.4.3): its length is that of the UDP
+ * header, BTH, DETH, payload and ICRC after it. */
+static void check_header(int payload)
+{
+	const uint8_t *ip = memory + 20;
+	int length = 8 + 12 + 8 + payload + 4;
+	uint32_t sum = 0;
+	int i;
+
+	EQ(ip[0], 0x45);
+	EQ(ip[2] << 8 | ip[3], 20 + length);
+	EQ(ip[9], 17);
+	for (i = 0; i < 20; i += 2)
+		sum += (uint32_t)(ip[i] << 8 | ip[i + 1]);
+	EQ((sum & 0xffff) + (sum >> 16), 0xffff);
+}
+
 /* Sends one datagram to this process, which must arrive. */
 static void travel(struct ibv_ah *ah)
 {
@@ -74,8 +91,10 @@ static void travel(struct ibv_ah *ah)
 		struct ibv_wc wc = completion(cq);
 
 		EQ(wc.status, IBV_WC_SUCCESS);
-		if (wc.wr_id == 1)
+		if (wc.wr_id == 1) {
 			EQ(wc.byte_len, GRH + 8);
+			check_header(8);
+		}
 		received += wc.wr_id == 1;
 		sent += wc.wr_id == 2;
 	}

@@ -69,6 +69,11 @@ fn memory_windows_give_what_was_bound_and_no_more() -> Result<(), Error> {
 }
 
 #[test]
+fn a_call_that_succeeds_leaves_errno_alone() -> Result<(), Error> {
+    run_own("errno")
+}
+
+#[test]
 fn xrc_reaches_the_queues_of_its_domain_and_no_others() -> Result<(), Error> {
     run_own("xrc")
 }

@@ -94,7 +94,7 @@ pub(crate) struct Creator(usize);
 impl Creator {
     /// The calling thread.
     pub(crate) fn here() -> Self {
-        Self(rustix::thread::sched_getcpu())
+        Self(crate::thread::processor())
     }
 
     /// The processor of a queue pair that this thread creates with these queues, the one that decides first.

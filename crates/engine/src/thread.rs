@@ -55,6 +55,16 @@ pub(crate) fn start(
     Ok(started)
 }
 
+/// The number of the processor that the calling thread runs on; 0 if the system does not tell.
+///
+/// The C library is asked, because rustix finds the vDSO by the auxiliary vector in /proc, and valgrind runs
+/// programs without it.
+#[allow(unsafe_code)]
+pub(crate) fn processor() -> usize {
+    // SAFETY: it takes and touches nothing.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
 /// How late a sleep may end (`PR_SET_TIMERSLACK(2const)`); usually 50 µs.
 const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1_000);
 

@@ -8,7 +8,7 @@ use polypath_types::{PathId, PathKind, QpType};
 use polypath_wire::grh::Grh;
 use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
-use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN};
+use polypath_wire::{DEFAULT_PKEY, MULTICAST_QPN, UDP_HEADER_LEN};
 
 use crate::host::Shared;
 use crate::lane::Lane;
@@ -37,8 +37,6 @@ pub struct Arrival {
     pub flow_label: u32,
     /// Length of the UDP payload in bytes, including the ICRC.
     pub len: usize,
-    /// The length in bytes that the GRH of a datagram states.
-    pub grh_len: u16,
 }
 
 /// The receiver of a packet.
@@ -126,7 +124,7 @@ impl<Q> Lane<Q> {
                 dst: arrival.dst,
                 traffic_class: arrival.traffic_class,
                 flow_label: arrival.flow_label,
-                payload_len: arrival.grh_len,
+                payload_len: u16::try_from(UDP_HEADER_LEN + arrival.len).unwrap_or(u16::MAX),
                 hop_limit: arrival.hop_limit,
             }
             .to_bytes();

@@ -189,7 +189,6 @@ impl SimHost {
             hop_limit: datagram.hop_limit,
             flow_label: datagram.flow_label,
             len: datagram.bytes.len(),
-            grh_len: datagram.bytes.len() as u16 + 8,
         };
         self.io.came = Came { sent: datagram.sent, forged: datagram.forged };
         let taken = self.lane.handle_packet(&arrival, &packet, &mut self.io);

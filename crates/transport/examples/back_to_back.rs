@@ -122,6 +122,7 @@ impl Paths for BenchHost {
             window,
             rtt: None,
             quantum: u32::MAX,
+            slack: false,
             twin: None,
         })
     }

@@ -59,6 +59,9 @@ pub const ROCE_PORT: u16 = 4791;
 /// Length in bytes of the invariant CRC at the end of every packet.
 pub const ICRC_LEN: usize = 4;
 
+/// Length of a UDP header in bytes (RFC 768).
+pub const UDP_HEADER_LEN: usize = 8;
+
 /// Q_Key of QP1, which communication management uses (IBTA 10.2.5).
 pub const QP1_QKEY: u32 = 0x8001_0000;
 

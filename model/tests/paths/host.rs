@@ -240,7 +240,6 @@ impl Host {
             hop_limit: 64,
             flow_label: 0,
             len: datagram.bytes.len(),
-            grh_len: datagram.bytes.len() as u16,
         };
         let taken = self.lane.handle_packet(&arrival, &packet, &mut self.io);
         let accepted = matches!(taken, Ok(Taken::QueuePair | Taken::Control(Handled::Accepted)));

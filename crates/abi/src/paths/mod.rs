@@ -186,13 +186,10 @@ fn elsewhere(path: &[u8]) -> Option<CString> {
     if !climbs && !may_be_ours(path) {
         return None;
     }
-    let saved = guard::errno();
-    let found = guard::run(None, || match climbs {
+    guard::run(None, || match climbs {
         true => climb(path),
         false => tree::find(path),
-    });
-    guard::set_errno(saved);
-    found
+    })
 }
 
 /// Whether a path leads to a directory of ours and up from there. What is above it depends on where the links

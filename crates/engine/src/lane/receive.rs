@@ -30,7 +30,6 @@ pub(super) fn datagram(state: &mut State, received: &Received<'_>) {
 /// Passes a packet to the lane, and a multicast packet to each queue pair that listens.
 #[inline]
 fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
-    let len = received.datagram.len();
     let arrival = Arrival {
         src: received.src,
         dst: received.dst,
@@ -39,8 +38,7 @@ fn dispatch(state: &mut State, packet: &Packet<'_>, received: &Received<'_>) {
         traffic_class: received.traffic_class,
         hop_limit: received.hop_limit,
         flow_label: 0,
-        len,
-        grh_len: u16::try_from(len).unwrap_or(u16::MAX),
+        len: received.datagram.len(),
     };
     match state.core.handle_packet(&arrival, packet, &mut state.io) {
         Ok(Taken::QueuePair) => {}

@@ -341,7 +341,6 @@ pub(crate) fn arrival(src: IpAddr, dst: IpAddr, bytes: &[u8]) -> Arrival {
         hop_limit: 64,
         flow_label: 0,
         len: bytes.len(),
-        grh_len: bytes.len() as u16,
     }
 }
 

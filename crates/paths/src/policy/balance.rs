@@ -24,11 +24,26 @@ pub(crate) struct Balance;
 
 impl Policy for Balance {
     fn pick(&mut self, want: &Want, set: &PathSet<'_>) -> Next {
-        spread(want, set, set.up())
+        match set.only_up() {
+            Some(path) => alone(want, set, path),
+            None => spread(want, set, set.up()),
+        }
     }
 
     fn spreads(&self) -> bool {
         true
+    }
+}
+
+/// By the only path that is up, of which there is nothing to estimate.
+#[inline]
+fn alone(want: &Want, set: &PathSet<'_>, path: PathId) -> Next {
+    match want.class {
+        Class::Answer { asked_by } => Next::By { path: asked_by, bytes: 0 },
+        _ if fits(want, set, path) || goes_anyway(want, set, path) => {
+            Next::By { path, bytes: u32::MAX }
+        }
+        _ => Next::Wait,
     }
 }
 
@@ -49,10 +64,8 @@ where
     let mut full: Option<u64> = None;
     for path in among {
         up += 1;
-        let in_flight = set.in_flight(path);
-        let need = want.bytes.min(least_room(set.window(path), want.asks));
-        let fits = set.room(path) >= need && shares.take(set, path, need);
-        if fits || in_flight == 0 || want.class == Class::Urgent {
+        let has_room = fits(want, set, path) && shares.take(set, path, need(want, set, path));
+        if has_room || goes_anyway(want, set, path) {
             let arrival = arrival(set, path, want.bytes.into());
             if open.is_none_or(|(best, _)| arrival < best) {
                 open = Some((arrival, path));
@@ -69,4 +82,22 @@ where
         return Next::Wait;
     }
     Next::By { path, bytes: if up == 1 { u32::MAX } else { QUANTUM } }
+}
+
+/// Whether the window of a path has room for the next burst.
+#[inline]
+fn fits(want: &Want, set: &PathSet<'_>, path: PathId) -> bool {
+    set.room(path) >= need(want, set, path)
+}
+
+/// The room that the next burst needs in the window of a path.
+#[inline]
+fn need(want: &Want, set: &PathSet<'_>, path: PathId) -> u32 {
+    want.bytes.min(least_room(set.window(path), want.asks))
+}
+
+/// Whether the next burst waits for no room in the window of a path.
+#[inline]
+fn goes_anyway(want: &Want, set: &PathSet<'_>, path: PathId) -> bool {
+    set.in_flight(path) == 0 || want.class == Class::Urgent
 }

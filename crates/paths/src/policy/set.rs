@@ -1,5 +1,6 @@
 //! What a policy can see of a peer's paths.
 
+use core::cmp::Ordering;
 use core::time::Duration;
 
 use crate::addresses::LocalAddresses;
@@ -58,6 +59,26 @@ impl<'a> PathSet<'a> {
     pub fn up(&self) -> impl Iterator<Item = PathId> + Clone + use<'a> {
         let paths = self.paths;
         self.members().filter(|p| paths.get(*p).is_some_and(|p| p.state_soon() == PathState::Up))
+    }
+
+    /// The only path of [`up`](Self::up), found in one look; `None` if there are more, or none.
+    #[inline]
+    pub(crate) fn only_up(&self) -> Option<PathId> {
+        let up = |path: PathId| self.paths.get(path).filter(|p| p.state_soon() == PathState::Up);
+        let Some(a) = self.association.and_then(|a| self.associations.get(a)) else {
+            return up(self.own).map(|_| self.own);
+        };
+        let (mut least, mut only) = (u8::MAX, None);
+        for (_, path) in a.paths() {
+            let Some(p) = up(path) else { continue };
+            let rank = if a.has_several_kinds { p.address.kind.rank() } else { 0 };
+            match rank.cmp(&least) {
+                Ordering::Less => (least, only) = (rank, Some(path)),
+                Ordering::Equal => only = None,
+                Ordering::Greater => {}
+            }
+        }
+        only
     }
 
     /// The main path; while no path can carry data, the one that was main last. It need not be a member
