@@ -276,8 +276,7 @@ impl PathManager {
     fn route_by(&self, index: PathId, quantum: u32) -> Option<Route> {
         let path = self.paths.get(index)?;
         let (window, rtt) = (path.congestion.room(), path.rtt.smoothed());
-        let slack = path.congestion.has_slack();
-        Some(Route { path: index, tag: path.tag(), window, rtt, quantum, slack, twin: None })
+        Some(Route { path: index, tag: path.tag(), window, rtt, quantum, twin: None })
     }
 
     /// Registers that a queue pair of `peer` waits for more room than it found.

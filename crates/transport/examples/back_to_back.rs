@@ -122,7 +122,6 @@ impl Paths for BenchHost {
             window,
             rtt: None,
             quantum: u32::MAX,
-            slack: false,
             twin: None,
         })
     }

@@ -98,9 +98,6 @@ pub struct Route {
     /// The number of bytes after which the queue pair has to ask again. Until then it sends everything
     /// on this path, unless that does not fit the window.
     pub quantum: u32,
-    /// Whether acknowledgements may come seldom: the path does not lose packets by itself, and most of its
-    /// window is free.
-    pub slack: bool,
     /// The path that takes a copy of everything that is sent by this route, if there is one.
     pub twin: Option<Twin>,
 }

@@ -231,9 +231,7 @@ impl Lane {
                         watch.watch_socket(clock::now());
                     }
                     state.collector.left(clock::now());
-                    let polls = self.sleeper.polls();
                     watch.received = self.progress(&mut state, Driver::Lane);
-                    watch.beside = self.sleeper.polls() != polls;
                     deadline = state.next_deadline();
                     watch.owes = state.answering.ack_by().is_some();
                 }

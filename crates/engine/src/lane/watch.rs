@@ -29,9 +29,8 @@ pub(super) const WATCH_MAX: Duration = Duration::from_secs(1);
 /// completions half of the time, and its memory the other half.
 pub(super) const WATCH_GROWTH: u32 = 8;
 
-/// The number of rounds after which it stops watching, if in each of them the program received what the thread
-/// was woken for, or polled while the thread did. Each round costs the program its processor, or what it could
-/// have received itself.
+/// The number of rounds after which it stops watching, if the program polls and received in each of them what
+/// the thread was woken for. Each round costs the program its processor for a moment.
 const VAIN_ROUNDS: u32 = 8;
 
 /// The state that the lane's thread keeps from one sleep to the next.
@@ -55,12 +54,9 @@ pub(crate) struct Watch {
     pub(super) watch_for: Duration,
     /// The number of packets that it received in the last round.
     pub(crate) received: usize,
-    /// Whether the application polled during that round.
-    pub(crate) beside: bool,
     /// The number of times that the program had received something at the last sleep.
     taken: u64,
-    /// The number of rounds, since the last packet that nobody polled for, in which the program received, or
-    /// polled meanwhile.
+    /// The number of rounds since the last packet of its own in which the program has received something.
     vain_rounds: u32,
     /// The number of rounds in a row in which the program was in the lane.
     contended: u32,
@@ -90,7 +86,6 @@ impl Watch {
             watches_until: Duration::ZERO,
             watch_for: WATCH_MIN,
             received: 0,
-            beside: false,
             taken: 0,
             vain_rounds: 0,
             contended: 0,
@@ -112,15 +107,12 @@ impl Watch {
 
     /// Notes how the last round ended. `taken` is the number of times that the program has received
     /// something, and `polls` says whether it polls. If it receives again and again what the thread was woken
-    /// for, or would have because it polled meanwhile, the thread stops watching. A program that polls its
-    /// memory does not poll a completion queue while the packets arrive that it waits for.
+    /// for, the thread stops watching.
     pub(super) fn round_is_over(&mut self, taken: u64, polls: bool, contended: bool) {
         let program = core::mem::replace(&mut self.taken, taken) != taken;
-        let beside = core::mem::take(&mut self.beside);
         match core::mem::take(&mut self.received) {
             0 if program && polls => self.vain_rounds += 1,
             0 => {}
-            _ if beside => self.vain_rounds += 1,
             _ => self.vain_rounds = 0,
         }
         self.contended = if contended { self.contended + 1 } else { 0 };
@@ -180,23 +172,6 @@ mod tests {
             watching(rounds * 8, some).watches_until > SECOND,
             "what it receives now and then counts"
         );
-    }
-
-    #[test]
-    fn a_thread_stops_watching_for_a_program_that_polls_while_it_receives() {
-        let still_watches = |rounds: u32, beside: &dyn Fn(u32) -> bool| {
-            let mut watch = Watch::new(Duration::ZERO);
-            watch.watch_socket(SECOND);
-            for round in 1..=rounds {
-                (watch.received, watch.beside) = (1, beside(round));
-                watch.round_is_over(0, true, false);
-            }
-            watch.watches_until > SECOND
-        };
-        assert!(still_watches(VAIN_ROUNDS - 1, &|_| true));
-        assert!(!still_watches(VAIN_ROUNDS, &|_| true));
-        // It polls for its own WRITE, and then its memory for the peer's.
-        assert!(still_watches(VAIN_ROUNDS * 8, &|round| round % 2 == 0));
     }
 
     #[test]

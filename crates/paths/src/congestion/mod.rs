@@ -101,11 +101,6 @@ pub(crate) trait Controller: Clone + Debug {
 
     /// The path was dead and is used again: what was known of it is old. The limits stay.
     fn restart(&mut self, initial: u32);
-
-    /// Whether it does without most acknowledgements while most of the window is free.
-    fn is_content_with_few(&self) -> bool {
-        false
-    }
 }
 
 /// The controllers that there are.
@@ -197,14 +192,6 @@ impl Controller for Algorithm {
             Self::Stream(s) => s.restart(initial),
         }
     }
-
-    #[inline]
-    fn is_content_with_few(&self) -> bool {
-        match self {
-            Self::Cubic(c) => c.is_content_with_few(),
-            Self::Stream(s) => s.is_content_with_few(),
-        }
-    }
 }
 
 /// The smallest packet that the accounts reckon with.
@@ -248,13 +235,6 @@ impl<C: Controller> Congestion<C> {
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         self.window().saturating_sub(self.in_flight)
-    }
-
-    /// Whether acknowledgements may come seldom. They never do when half of the window is in flight: of what
-    /// many queue pairs have sent nobody may have asked for one, and all would wait for the window.
-    #[inline]
-    pub(crate) fn has_slack(&self) -> bool {
-        self.controller.is_content_with_few() && self.in_flight < self.window() / 2
     }
 
     /// Bytes per second that the path delivers; `None` if that was not measured lately.

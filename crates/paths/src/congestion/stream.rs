@@ -75,12 +75,6 @@ impl Controller for Stream {
     fn restart(&mut self, _initial: u32) {
         self.size = self.most.min(FREE);
     }
-
-    #[inline]
-    fn is_content_with_few(&self) -> bool {
-        // TCP finds out itself what is lost, and how fast the network is.
-        true
-    }
 }
 
 #[cfg(test)]

@@ -24,8 +24,6 @@ pub(super) struct SendContext {
     pub(super) window: u32,
     /// The bytes that may be sent before the host is asked again.
     pub(super) quantum: u32,
-    /// Whether acknowledgements may come seldom.
-    pub(super) slack: bool,
     /// Whether something was sent by it.
     pub(super) used: bool,
     /// The path of the copies, and the room that it has left for them.
@@ -126,7 +124,6 @@ impl Requester {
                     path: route.path,
                     window: route.window,
                     quantum: route.quantum,
-                    slack: route.slack,
                     used: false,
                     twin,
                     stamp: Stamp { tag, twin: None, now_us: micros(now) },

@@ -27,8 +27,6 @@ const POLL_BURSTS: u32 = 16;
 const POLL_BYTES: u32 = 64 << 10;
 /// An acknowledgement is asked for at least every this many packets, so that windows move.
 const ACK_EVERY: u32 = 16;
-/// The same while a path has slack. Each acknowledgement costs both hosts a system call and perhaps a wake-up.
-const ACK_SELDOM: u32 = 64;
 /// The number of packets after a retransmission that are sent as copies of their payload.
 const WARY_PACKETS: u64 = 1024;
 /// A READ is not split into smaller requests than this only because the window is nearly full.
@@ -218,7 +216,7 @@ impl Requester {
         }
         let ends = k + n == packets;
         let ack_req = (ends && (wqe.is_signaled(core) || !self.sq.more_follow()))
-            || self.unasked + n >= if context.slack { ACK_SELDOM } else { ACK_EVERY }
+            || self.unasked + n >= ACK_EVERY
             || n < wanted
             || n == room
             || context.window < (n + 2) * (mtu + PACKET_COST);

@@ -1,7 +1,6 @@
 //! Every operation on a clean path.
 
 use polypath_transport::*;
-use polypath_wire::packet::Packet;
 
 use crate::pair::*;
 
@@ -244,34 +243,6 @@ fn acknowledgements_are_coalesced() {
     p.run();
     assert_eq!(p.nodes[0].host.statuses(), ok(0..30));
     assert_eq!(p.nodes[1].qp.counters().acks_sent, 1); // They all arrived in one batch.
-}
-
-/// A path with slack is asked for fewer, but always for that of the last packet.
-#[test]
-fn fewer_acknowledgements_are_asked_for_while_the_path_has_slack() {
-    let asked = |slack, packets: u32| {
-        let mut p = Pair::new(Setup { mtu: 4096, ..Setup::default() });
-        (p.nodes[0].host.slack, p.nodes[0].host.window) = (slack, u32::MAX);
-        p.nodes[0].post_with(
-            1,
-            SendOp::Write { va: 0, rkey: ALL },
-            SendFlags::SIGNALED,
-            0,
-            packets * 4096,
-        );
-        p.pump();
-        let mut asked = Vec::new();
-        for n in 1..=packets {
-            let (_, bytes) = p.take_packet();
-            if Packet::parse(&bytes).unwrap().headers.bth.ack_req {
-                asked.push(n);
-            }
-        }
-        asked
-    };
-    assert_eq!(asked(false, 40), [16, 32, 40]);
-    assert_eq!(asked(true, 40), [40]);
-    assert_eq!(asked(true, 100), [64, 100]);
 }
 
 #[test]

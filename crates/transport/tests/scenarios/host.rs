@@ -61,8 +61,6 @@ pub struct SimHost {
     pub turn: usize,
     /// Everything is sent by path 0 and by path 1, whose window takes so much.
     pub twin_window: Option<u32>,
-    /// What [`Route::slack`] says.
-    pub slack: bool,
     /// The datagrams that were sent by two paths.
     pub datagrams: u32,
     /// The bytes charged to each path for what was sent by two.
@@ -133,7 +131,6 @@ impl SimHost {
             spread: None,
             turn: 0,
             twin_window: None,
-            slack: false,
             datagrams: 0,
             sent_twice: [0; 2],
             answers: [Vec::new(), Vec::new()],
@@ -366,7 +363,6 @@ impl Paths for SimHost {
             window,
             rtt: end.rtt,
             quantum: u32::MAX,
-            slack: self.slack,
             twin: None,
         })
     }
@@ -414,7 +410,7 @@ impl Paths for SimHost {
             if window >= want.bytes.min(8192) {
                 let path = PathId(path as u32);
                 let tag = self.tag(path);
-                return Pick::Route(Route { path, tag, window, rtt: end.rtt, quantum, ..main });
+                return Pick::Route(Route { path, tag, window, rtt: end.rtt, quantum, twin: None });
             }
         }
         if want.class == Class::Request { Pick::Wait } else { Pick::Route(main) }
