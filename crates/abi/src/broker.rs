@@ -6,8 +6,9 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polypath_ipc::{Client, Hello, IpcError};
 
@@ -101,6 +102,14 @@ impl DerefMut for Link {
     fn deref_mut(&mut self) -> &mut Client {
         &mut self.client
     }
+}
+
+/// A number for a command that no other one of this process has, nor of a process that had its id before.
+pub(crate) fn next_command() -> u64 {
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    static COMMANDS: AtomicU64 = AtomicU64::new(0);
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    FIRST.get_or_init(now).wrapping_add(COMMANDS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Asks the broker something. If `again` is set, the request may be sent on another connection if

@@ -20,15 +20,19 @@ pub(crate) struct File {
     /// The connection that opened it, and its process.
     pub(crate) connection: u64,
     pid: u32,
-    /// An event that did not fit into the socket. While there is one, no more are taken from the
-    /// CM.
-    stuck: Option<Vec<u8>>,
+    /// Whether the socket had no room for an event, and has not had any since.
+    full: bool,
 }
 
 impl File {
-    /// Whether an event waits for room in the socket.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.stuck.is_some()
+    /// Whether the socket may have room for an event.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.full
+    }
+
+    /// Notes that the socket has room again.
+    pub(crate) fn is_writable(&mut self) {
+        self.full = false;
     }
 
     pub(crate) fn into_socket(self) -> OwnedFd {
@@ -62,8 +66,8 @@ pub(crate) struct Files {
 pub(crate) enum Delivery {
     /// It was sent.
     Sent,
-    /// It waits until there is room.
-    Stuck,
+    /// There is no room for it now.
+    Full,
     /// The file is gone.
     Gone,
 }
@@ -76,7 +80,7 @@ impl Files {
     }
 
     fn insert(&mut self, id: FileId, socket: OwnedFd, (connection, pid): (u64, u32)) {
-        self.files.insert(id, File { socket, connection, pid, stuck: None });
+        self.files.insert(id, File { socket, connection, pid, full: false });
         self.revision += 1;
     }
 
@@ -180,6 +184,10 @@ impl Files {
         self.files.get(&id)
     }
 
+    pub(crate) fn get_mut(&mut self, id: FileId) -> Option<&mut File> {
+        self.files.get_mut(&id)
+    }
+
     /// Removes a file.
     pub(crate) fn remove(&mut self, id: FileId) -> Option<File> {
         let removed = self.files.remove(&id);
@@ -193,35 +201,16 @@ impl Files {
         mine.map(|(id, _)| *id).collect()
     }
 
-    /// Whether any file has an event that waits.
-    pub(crate) fn any_stuck(&self) -> bool {
-        self.files.values().any(|file| file.stuck.is_some())
-    }
-
-    /// The files that can take events.
-    pub(crate) fn free(&self) -> Vec<FileId> {
-        self.files.iter().filter(|(_, file)| file.stuck.is_none()).map(|(id, _)| *id).collect()
-    }
-
-    /// Sends an event to a file in which no event waits.
-    pub(crate) fn deliver(&mut self, id: FileId, event: Vec<u8>) -> Delivery {
+    /// Sends an event to a file.
+    pub(crate) fn deliver(&mut self, id: FileId, event: &[u8]) -> Delivery {
         let Some(file) = self.files.get_mut(&id) else { return Delivery::Gone };
-        debug_assert!(file.stuck.is_none(), "events must stay in order");
-        match socket::send(file.socket.as_fd(), &event, None) {
+        match socket::send(file.socket.as_fd(), event, None) {
             Ok(()) => Delivery::Sent,
             Err(error) if would_block(&error) => {
-                file.stuck = Some(event);
-                Delivery::Stuck
+                file.full = true;
+                Delivery::Full
             }
             Err(_) => Delivery::Gone,
-        }
-    }
-
-    /// Tries again to send the event that waits.
-    pub(crate) fn retry(&mut self, id: FileId) -> Delivery {
-        match self.files.get_mut(&id).and_then(|file| file.stuck.take()) {
-            Some(event) => self.deliver(id, event),
-            None => Delivery::Sent,
         }
     }
 }
@@ -237,24 +226,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_arrive_in_order_even_if_one_gets_stuck() {
+    fn a_file_is_full_until_its_program_has_read() {
         let mut files = Files::new(0);
         let (id, theirs) = files.open(1, 100).unwrap();
         let mut sent = 0_u32;
-        while files.deliver(id, sent.to_ne_bytes().to_vec()) == Delivery::Sent {
+        while files.deliver(id, &sent.to_ne_bytes()) == Delivery::Sent {
             sent += 1;
         }
-        assert!(files.any_stuck() && files.free().is_empty());
+        assert!(!files.get(id).unwrap().has_room());
         let mut buffer = [0; 4];
-        for expect in 0..=sent {
-            if files.any_stuck() {
-                files.retry(id);
-            }
+        for expect in 0..sent {
             let got = socket::receive(theirs.as_fd(), &mut buffer).unwrap();
             assert_eq!((got.len, u32::from_ne_bytes(buffer)), (4, expect));
         }
+        files.get_mut(id).unwrap().is_writable();
+        assert!(files.get(id).unwrap().has_room());
+        assert_eq!(files.deliver(id, &[1]), Delivery::Sent);
         drop(theirs);
-        assert_eq!(files.deliver(id, vec![1]), Delivery::Gone);
+        assert_eq!(files.deliver(id, &[1]), Delivery::Gone);
     }
 
     #[test]

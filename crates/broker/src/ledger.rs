@@ -1,10 +1,11 @@
 //! The ledger: what is written down of rdma_cm ids, for the broker that takes this one's place if it is
-//! killed.
+//! killed. And the answer to the last command of each process, which may not have got it.
 //!
-//! It is memory without a name (`memfd_create(2)`) that the keeper has, too. Each id has a page with room for
-//! two records, which are written in turn: a broker that is killed while it writes leaves the record before.
+//! It is memory without a name (`memfd_create(2)`) that the keeper has, too. Each id and each process has a page
+//! with room for two records, which are written in turn: a broker that is killed while it writes leaves the
+//! record before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +14,12 @@ use std::os::unix::fs::FileExt;
 use polypath_cm::KeptId;
 use polypath_ipc::message;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-/// The bytes of an id's part, which is a page, so that it can be given back.
+/// The first part for answers. Those before are for ids, by their numbers.
+const ANSWERS: u32 = 1 << 16;
+/// The bytes of a part, which is a page, so that it can be given back.
 const PART: u64 = 4096;
 /// The bytes of one record.
 const RECORD: usize = PART as usize / 2;
@@ -26,9 +31,22 @@ const HEADER: usize = 4 + 4 + 8;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     memory: File,
-    /// The number of the last record of each id that has any, and the check sum of its contents. Most
+    /// The number of the last record of each part that has any, and the check sum of its contents. Most
     /// commands change nothing.
     written: BTreeMap<u32, (u32, u64)>,
+    /// The parts for the answers to processes.
+    answers: BTreeMap<u32, u32>,
+}
+
+/// The answer to the last command of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptAnswer {
+    /// The process.
+    pub(crate) pid: u32,
+    /// The number of the command.
+    pub(crate) number: u64,
+    /// The response, or the errno.
+    pub(crate) answer: Result<Vec<u8>, i32>,
 }
 
 impl Ledger {
@@ -38,7 +56,7 @@ impl Ledger {
     }
 
     fn of(memory: OwnedFd) -> Self {
-        Self { memory: memory.into(), written: BTreeMap::new() }
+        Self { memory: memory.into(), written: BTreeMap::new(), answers: BTreeMap::new() }
     }
 
     /// The ledger of a broker that was killed.
@@ -53,6 +71,41 @@ impl Ledger {
     pub(crate) fn write(&mut self, id: &KeptId) -> io::Result<()> {
         let contents = message::encode(id).map_err(io::Error::other)?;
         self.put(id.number(), &contents)
+    }
+
+    /// Writes down the answer to the last command of a process.
+    ///
+    /// # Errors
+    /// It is too long, or there is no memory. Then nothing is written down of the process.
+    pub(crate) fn write_answer(&mut self, answer: &KeptAnswer) -> io::Result<()> {
+        let part = match self.answers.get(&answer.pid) {
+            Some(part) => *part,
+            None => self.free_part(),
+        };
+        self.answers.insert(answer.pid, part);
+        let contents = message::encode(answer).map_err(io::Error::other);
+        let written = contents.and_then(|contents| self.put(part, &contents));
+        if written.is_err() {
+            self.erase_answer(answer.pid);
+        }
+        written
+    }
+
+    fn free_part(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.answers.values().copied().collect();
+        (ANSWERS..u32::MAX).find(|part| !taken.contains(part)).unwrap_or(u32::MAX)
+    }
+
+    /// Forgets a process.
+    pub(crate) fn erase_answer(&mut self, pid: u32) {
+        if let Some(part) = self.answers.remove(&pid) {
+            self.erase(part);
+        }
+    }
+
+    /// All answers that are written down.
+    pub(crate) fn answers(&self) -> Vec<KeptAnswer> {
+        (ANSWERS..self.parts()).filter_map(|part| self.decoded(part)).collect()
     }
 
     fn put(&mut self, id: u32, contents: &[u8]) -> io::Result<()> {
@@ -85,12 +138,19 @@ impl Ledger {
         }
     }
 
-    /// All that is written down. What does not decode is left out.
+    /// All ids that are written down. What does not decode is left out.
     pub(crate) fn read(&self) -> Vec<KeptId> {
+        (0..self.parts().min(ANSWERS)).filter_map(|id| self.decoded(id)).collect()
+    }
+
+    /// The number of parts, those included of which nothing is written down.
+    fn parts(&self) -> u32 {
         let size = self.memory.metadata().map_or(0, |data| data.len());
-        let parts = u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX);
-        let last = |id| self.last(id).and_then(|contents| message::decode(&contents).ok());
-        (0..parts).filter_map(last).collect()
+        u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX)
+    }
+
+    fn decoded<T: DeserializeOwned>(&self, part: u32) -> Option<T> {
+        self.last(part).and_then(|contents| message::decode(&contents).ok())
     }
 
     /// The last whole record of an id.
@@ -157,6 +217,31 @@ mod tests {
         assert_eq!(found(&ledger, [7, 65_535, 3, 4]), [some("dd"), some("b"), None, None]);
         ledger.put(3, b"f").unwrap();
         assert_eq!(found(&ledger, [3]), [some("f")]);
+    }
+
+    #[test]
+    fn a_successor_finds_the_last_answer_to_each_process() {
+        let mut ledger = Ledger::new().unwrap();
+        let answer = |pid, number, answer| KeptAnswer { pid, number, answer };
+        let all = [
+            answer(9, 1, Ok(vec![1; 500])),
+            answer(8, 7, Err(libc::EINVAL)),
+            answer(9, 2, Ok(Vec::new())),
+            answer(7, 3, Ok(vec![7])),
+        ];
+        all.iter().for_each(|answer| ledger.write_answer(answer).unwrap());
+        let found =
+            |ledger: &Ledger| Ledger::left(ledger.memory.try_clone().unwrap().into()).answers();
+        assert_eq!(found(&ledger), [&all[2..3], &all[1..2], &all[3..]].concat());
+        ledger.erase_answer(8);
+        assert_eq!(found(&ledger), all[2..]);
+        let next = answer(6, 4, Ok(vec![0; 10]));
+        ledger.write_answer(&next).unwrap();
+        assert_eq!(found(&ledger), [all[2].clone(), next, all[3].clone()], "the free part");
+        // Without the last answer, the command is executed again.
+        assert!(ledger.write_answer(&answer(7, 5, Ok(vec![1; RECORD]))).is_err());
+        assert_eq!(found(&ledger).len(), 2);
+        assert!(ledger.read().is_empty());
     }
 
     #[test]

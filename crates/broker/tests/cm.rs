@@ -8,7 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 
-use common::{PATIENCE, client, cm_command, counter, create_id, in_namespace, readable, run};
+use common::{
+    PATIENCE, address, client, cm_command, counter, create_id, in_namespace, readable,
+    resolve_address, run,
+};
 use polypath_ipc::message::{CM_PART_MAX, Request};
 use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile};
@@ -16,7 +19,6 @@ use rustix::thread::gettid;
 
 // linux/rdma_user_cm.h
 const BIND_IP: u32 = 2;
-const RESOLVE_IP: u32 = 3;
 const RESOLVE_ROUTE: u32 = 4;
 const CONNECT: u32 = 6;
 const LISTEN: u32 = 7;
@@ -84,27 +86,6 @@ impl Program {
     }
 }
 
-/// `struct sockaddr_in6` with either family in it.
-fn address(address: Option<SocketAddr>) -> [u8; 28] {
-    let mut bytes = [0; 28];
-    let Some(address) = address else { return bytes };
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    match address.ip() {
-        IpAddr::V4(ip) => {
-            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-            bytes[4..8].copy_from_slice(&ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-            bytes[8..24].copy_from_slice(&ip.octets());
-        }
-    }
-    if let SocketAddr::V6(address) = address {
-        bytes[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
-    }
-    bytes
-}
-
 /// `struct rdma_ucm_conn_param`.
 fn parameters(qpn: u32) -> Vec<u8> {
     let mut bytes = vec![0; 272];
@@ -130,11 +111,7 @@ fn serve(at: SocketAddr, ready: &mpsc::Sender<()>) {
 fn connect(to: SocketAddr) {
     let mut program = Program::new();
     let id = program.create_id(7);
-    let mut resolve = address(None).to_vec();
-    resolve.extend(address(Some(to)));
-    resolve.extend(id.to_ne_bytes());
-    resolve.extend(2000_u32.to_ne_bytes());
-    program.command(RESOLVE_IP, 0, &resolve);
+    resolve_address(&mut program.client, program.cm.file, id, to).unwrap();
     assert_eq!(program.expect(ADDR_RESOLVED), id);
     program.command(RESOLVE_ROUTE, 0, &[id.to_ne_bytes(), 2000_u32.to_ne_bytes()].concat());
     program.expect(ROUTE_RESOLVED);

@@ -4,12 +4,13 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    PATIENCE, client, cm_command, create_id, in_namespace, readable, run, start_broker,
-    wait_for_end,
+    PATIENCE, client, cm_command, create_id, create_id_body, in_namespace, readable,
+    resolve_address, run, start_broker, veth, wait_for_end,
 };
 use polypath_ipc::settings::Apm;
 use polypath_ipc::{Client, CmFile, Hello, IpcError, Lane};
@@ -160,6 +161,63 @@ fn cm_files_outlive_brokers_that_are_killed() {
         control.shutdown(true).unwrap();
         assert!(readable(&file.events, PATIENCE));
         assert!(client("").cm_resume(file.file, Apm::Off, None).is_err());
+    });
+}
+
+/// A program that does not read its events has more of them than its socket takes.
+#[test]
+fn events_that_wait_outlive_brokers_that_are_killed() {
+    const IDS: u32 = 400;
+    in_namespace("events_that_wait_outlive_brokers_that_are_killed", || {
+        veth("eth0", "peer0");
+        run("ip addr add 10.0.0.1/24 dev eth0");
+        let mut control = client("");
+        let file = control.open_cm(Apm::Off, None).unwrap();
+        for uid in 1..=IDS {
+            let id = create_id(&mut control, file.file, uid.into()).unwrap();
+            let own = "10.0.0.1:7471".parse().unwrap();
+            resolve_address(&mut control, file.file, id, own).unwrap();
+        }
+        kill(control.broker_pid());
+        let mut next = successor();
+        next.cm_resume(file.file, Apm::Off, None).unwrap();
+        let mut buffer = [0; 1024];
+        for uid in 1..=IDS {
+            assert!(readable(&file.events, PATIENCE), "no event of id {uid}");
+            let got = polypath_ipc::socket::receive(file.events.as_fd(), &mut buffer).unwrap();
+            let word = |at: usize| u32::from_ne_bytes(buffer[at..at + 4].try_into().unwrap());
+            let (of, event, status) = (word(0), word(12), word(16));
+            assert_eq!((got.len, of, event, status), (336, uid, 0, 0), "ADDR_RESOLVED, in order");
+        }
+        assert!(!hung_up(&file), "and nothing else");
+    });
+}
+
+/// The program asks again if the broker is killed before its answer has come.
+#[test]
+fn a_command_is_executed_once_whichever_broker_answers() {
+    in_namespace("a_command_is_executed_once_whichever_broker_answers", || {
+        let mut control = client("");
+        let file = control.open_cm(Apm::Off, None).unwrap();
+        let create = [&0_u32.to_ne_bytes()[..], &[24, 0, 4, 0], &create_id_body(1)].concat();
+        let first = control.cm_command(file.file, 70, &create).unwrap();
+        let mut same = Vec::new();
+        for _ in 0..3 {
+            kill(control.broker_pid());
+            control = successor();
+            control.cm_resume(file.file, Apm::Off, None).unwrap();
+            same.push(control.cm_command(file.file, 70, &create).unwrap());
+        }
+        assert_eq!(same, [&*first; 3]);
+        let other = control.cm_command(file.file, 71, &create).unwrap();
+        assert_ne!(other, first);
+        let number = |bytes: &[u8]| u32::from_ne_bytes(bytes[..4].try_into().unwrap());
+        destroy_id(&mut control, file.file, number(&first)).unwrap();
+        kill(control.broker_pid());
+        control = successor();
+        control.cm_resume(file.file, Apm::Off, None).unwrap();
+        assert!(destroy_id(&mut control, file.file, number(&first)).is_err(), "another command");
+        destroy_id(&mut control, file.file, number(&other)).unwrap();
     });
 }
 

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::env::{ClientId, FileId};
 
+/// The owner of events that are counted already: no id has this number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
 /// An event that waits to be taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
@@ -80,6 +83,22 @@ impl FileTable {
                 self.ready.push_back(file);
             }
         }
+    }
+
+    /// The files in which events wait, in the order in which they are served.
+    pub(crate) fn with_events(&self) -> Vec<FileId> {
+        self.ready.iter().copied().filter(|file| self.event_count(*file) > 0).collect()
+    }
+
+    /// The events that wait in a file and count among those of an id.
+    pub(crate) fn events_of(&self, file: FileId, owner: u32) -> impl Iterator<Item = &Queued> {
+        let events = self.files.get(&file).into_iter().flat_map(|f| &f.events);
+        events.filter(move |event| event.owner == owner)
+    }
+
+    /// The next event of one file, which stays.
+    pub(crate) fn first_of(&self, file: FileId) -> Option<&Queued> {
+        self.files.get(&file)?.events.front()
     }
 
     /// Takes the next event of any file. Files take turns.

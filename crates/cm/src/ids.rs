@@ -201,7 +201,8 @@ impl IdTable {
         Self { ids: BTreeMap::new(), next: first & ID_MAX, changed }
     }
 
-    fn note(&mut self, id: u32) {
+    /// Notes that something has changed that is to be known of an id.
+    pub(crate) fn touch(&mut self, id: u32) {
         if let Some(changed) = &mut self.changed {
             changed.insert(id);
         }
@@ -219,7 +220,7 @@ impl IdTable {
 
     /// Adds an id with the number that it has, which [is free](Self::is_free).
     pub(crate) fn put(&mut self, id: CmId) {
-        self.note(id.id);
+        self.touch(id.id);
         self.ids.insert(id.id, id);
     }
 
@@ -253,7 +254,7 @@ impl IdTable {
         }
         let id = self.next;
         self.next = (self.next + 1) & ID_MAX;
-        self.note(id);
+        self.touch(id);
         Ok(self.ids.entry(id).or_insert_with(|| CmId {
             id,
             file,
@@ -284,7 +285,7 @@ impl IdTable {
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<CmId> {
-        self.note(id);
+        self.touch(id);
         self.ids.remove(&id)
     }
 
@@ -293,14 +294,14 @@ impl IdTable {
     }
 
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut CmId> {
-        self.note(id);
+        self.touch(id);
         self.ids.get_mut(&id)
     }
 
     /// The id that a file names in a command: ENOENT if there is none, EINVAL if another file holds
     /// it.
     pub(crate) fn named(&mut self, file: FileId, id: u32) -> Result<&mut CmId, i32> {
-        self.note(id);
+        self.touch(id);
         match self.ids.get_mut(&id) {
             Some(found) if found.file == file => Ok(found),
             Some(_) => Err(errno::EINVAL),

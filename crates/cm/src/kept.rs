@@ -5,7 +5,8 @@
 //! what [`Cm::kept_id`] says of them. The other manager gets what was written ([`Cm::restore_file`]). Peers
 //! are told nothing, because nothing has changed for them.
 //!
-//! Nobody knows what the last message was of what was under way. So an address that was being resolved is
+//! Events that the application has not got are part of what is written. Nobody knows what the last message was
+//! of what was under way. So an address that was being resolved is
 //! not, a connection that was being made ends as one whose peer does not answer, and one that was being ended
 //! is ended again. A request that the program had not accepted is not kept: the peer asks again.
 
@@ -14,10 +15,11 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Cm;
-use crate::abi::event::{Event, Kind};
+use crate::abi::event::{EVENT_LEN, Event, Kind};
 use crate::cma::multicast::Membership;
 use crate::env::{Environment, FileId};
 use crate::errno;
+use crate::files::Queued;
 use crate::ibcm::{Connection, State};
 use crate::ids::CmId;
 use crate::moving::{CantMove, MovedFile};
@@ -25,13 +27,40 @@ use crate::moving::{CantMove, MovedFile};
 /// The most memberships of multicast groups that are kept of an id. The others end with the manager.
 pub const KEPT_MEMBERSHIPS_MAX: usize = 16;
 
-/// An id with its connection and its multicast groups.
+/// The most bytes of events that are kept of an id. The record has room for so much more.
+const KEPT_EVENTS_BYTES: usize = 1024;
+
+/// An id with its connection, its multicast groups, and the events that the application has not got.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeptId {
     id: CmId,
     connection: Option<Connection>,
     memberships: Vec<(u32, Membership)>,
+    events: Vec<KeptEvent>,
     end: Option<End>,
+}
+
+/// An event that waits. Its structure is kept without the zeros at its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct KeptEvent {
+    membership: Option<u32>,
+    bytes: Vec<u8>,
+}
+
+impl KeptEvent {
+    /// `None` for a request that the program has not accepted: the peer asks again.
+    fn of(event: &Queued) -> Option<Self> {
+        if event.child.is_some() {
+            return None;
+        }
+        let length = event.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        Some(Self { membership: event.membership, bytes: event.bytes[..length].to_vec() })
+    }
+
+    fn queued(mut self, owner: u32) -> Queued {
+        self.bytes.resize(EVENT_LEN, 0);
+        Queued { owner, membership: self.membership, child: None, bytes: self.bytes }
+    }
 }
 
 /// How something that was under way ends.
@@ -103,7 +132,15 @@ impl Cm {
         let memberships =
             numbers.filter_map(|number| Some((number, self.memberships.get(number)?.clone())));
         let memberships = memberships.collect();
-        Some(KeptId { id, connection, memberships, end })
+        let mut room = KEPT_EVENTS_BYTES;
+        let waiting = self.files.events_of(id.file, number).filter_map(KeptEvent::of);
+        let events = waiting.take_while(|event| {
+            let fits = event.bytes.len() <= room;
+            room = room.saturating_sub(event.bytes.len());
+            fits
+        });
+        let events = events.collect();
+        Some(KeptId { id, connection, memberships, events, end })
     }
 
     /// Takes over a file of a manager that was killed, with the ids that were written down of it. The file
@@ -120,7 +157,9 @@ impl Cm {
     ) -> Result<(), CantMove> {
         let (mut ids, mut connections) = (Vec::new(), Vec::new());
         let (mut memberships, mut ends) = (Vec::new(), Vec::new());
-        for KeptId { id, connection, memberships: of_id, end } in kept {
+        let mut waiting = Vec::new();
+        for KeptId { id, connection, memberships: of_id, events, end } in kept {
+            waiting.extend(events.into_iter().map(|event| event.queued(id.id)));
             ends.extend(end.map(|end| (id.id, end)));
             memberships.extend(of_id);
             ids.push(id);
@@ -128,6 +167,7 @@ impl Cm {
         }
         let kept = MovedFile { ids, connections, memberships };
         self.take_over(now, file, kept, false, env)?;
+        waiting.into_iter().for_each(|event| self.enqueue(file, event));
         for (id, end) in ends {
             self.bring_to_end(now, id, end);
         }

@@ -248,7 +248,24 @@ impl Cm {
         Some((file, event.bytes))
     }
 
-    /// Takes the next event of one file. A host uses it while its other files can take no more.
+    /// The files in which events wait.
+    pub fn files_with_events(&self) -> Vec<FileId> {
+        self.files.with_events()
+    }
+
+    /// The event that [`poll_event_of`](Self::poll_event_of) takes next. A host that may be killed takes it only
+    /// when it has passed it on.
+    pub fn next_event_of(&self, file: FileId) -> Option<&[u8]> {
+        self.files.first_of(file).map(|event| event.bytes.as_slice())
+    }
+
+    /// Puts an event back that was taken from a file and counted, because its id has moved to this one.
+    pub fn put_back_event(&mut self, file: FileId, bytes: Vec<u8>) {
+        let (membership, child) = (None, None);
+        self.enqueue(file, files::Queued { owner: files::NOBODY, membership, child, bytes });
+    }
+
+    /// Takes the next event of one file.
     pub fn poll_event_of(&mut self, file: FileId) -> Option<Vec<u8>> {
         let event = self.files.pop_of(file)?;
         self.reported(&event);

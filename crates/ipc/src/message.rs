@@ -22,7 +22,7 @@ use crate::status::{BrokerStatus, ProcessStatus};
 mod shape;
 
 /// Version of everything in this module but [`Hello`]. Both ends must have the same.
-pub const VERSION: u32 = 30;
+pub const VERSION: u32 = 31;
 
 /// Longest message in bytes. Below the default socket buffer of 208 KiB, so that a message
 /// always fits into an empty socket.
@@ -218,6 +218,10 @@ pub enum Request {
     CmCommand {
         /// The file, as [`Reply::Cm`] gave it.
         file: u64,
+        /// Another number for each command of the process. If a broker is killed before its answer has come,
+        /// the process asks its successor with the same number, which executes the command unless the one
+        /// before has done so.
+        number: u64,
         /// What the application wrote: `rdma_ucm_cmd_hdr` and the command. What refers to the
         /// process is made self-contained by the sender: a `SET_OPTION`'s value follows it, and a
         /// `MIGRATE_ID`'s descriptor is replaced by the number of its [`Reply::Cm`].

@@ -214,6 +214,7 @@ impl Broker {
         }
         self.forget_lacp(id);
         self.forget_rules_of(pid);
+        self.forget_answer(pid);
         self.note_departure(id);
     }
 }

@@ -7,7 +7,7 @@ use polypath_cm::{ClientId, FileId, OutgoingMad};
 
 use super::{Broker, FILE, TURN, token};
 use crate::drops::Drop;
-use crate::files::Delivery;
+use crate::files::{Delivery, File};
 use crate::log::log;
 use crate::qp1;
 use crate::rendezvous::{Rendezvous, Stays};
@@ -108,29 +108,26 @@ impl Broker {
         sent
     }
 
-    /// Delivers events. Returns true if there were any.
+    /// Delivers events. Returns true if there were any. One for which a file has no room stays with the
+    /// connection manager, and so in what is written down.
     fn deliver_events(&mut self) -> bool {
         let mut any = false;
-        while !self.files.any_stuck() {
-            let Some((file, event)) = self.cm.poll_event() else { return any };
-            any = true;
-            self.deliver(file, event);
-        }
-        for file in self.files.free() {
-            while let Some(event) = self.cm.poll_event_of(file) {
-                any = true;
-                if self.deliver(file, event) != Delivery::Sent {
-                    break;
+        for file in self.cm.files_with_events() {
+            while self.files.get(file).is_none_or(File::has_room)
+                && let Some(event) = self.cm.next_event_of(file)
+            {
+                match self.files.deliver(file, event) {
+                    Delivery::Sent => drop(self.cm.poll_event_of(file)),
+                    Delivery::Full => self.watch_file(file, Interest::Write),
+                    Delivery::Gone => {
+                        self.cm.poll_event_of(file);
+                        self.close_file(file);
+                    }
                 }
+                any = true;
             }
         }
         any
-    }
-
-    pub(super) fn deliver(&mut self, file: FileId, event: Vec<u8>) -> Delivery {
-        let delivery = self.files.deliver(file, event);
-        self.watch_or_close_file(file, delivery);
-        delivery
     }
 
     pub(super) fn handle_file(&mut self, id: u64, event: Event) {
@@ -141,19 +138,10 @@ impl Broker {
                 self.close_file(file);
             }
         } else if event.writable {
-            let delivery = self.files.retry(file);
-            if delivery != Delivery::Stuck {
-                self.watch_file(file, Interest::HangUp);
+            if let Some(open) = self.files.get_mut(file) {
+                open.is_writable();
             }
-            self.watch_or_close_file(file, delivery);
-        }
-    }
-
-    fn watch_or_close_file(&mut self, file: FileId, delivery: Delivery) {
-        match delivery {
-            Delivery::Sent => {}
-            Delivery::Stuck => self.watch_file(file, Interest::Write),
-            Delivery::Gone => self.close_file(file),
+            self.watch_file(file, Interest::HangUp);
         }
     }
 

@@ -92,9 +92,6 @@ impl Broker {
     pub(super) fn take_cm_file(&mut self, id: u64, file: u64) -> Answer {
         let file = self.file_of(id, file)?;
         let busy = || Refusal::new(libc::EBUSY, "something of its rdma_cm ids is under way");
-        if self.files.get(file).is_none_or(crate::files::File::is_stuck) {
-            return Err(busy());
-        }
         let moved = self.cm.take_file(file, &mut self.host).ok_or_else(busy)?;
         let bytes = message::encode_long(&moved)
             .map_err(|error| Refusal::new(libc::EIO, format!("taking a CM file away: {error}")))?;

@@ -12,7 +12,7 @@ use super::requests::{Answer, Refusal, reply};
 use super::{Broker, FILE, token};
 use crate::files::LeftFile;
 use crate::handover::Handover;
-use crate::ledger::Ledger;
+use crate::ledger::{KeptAnswer, Ledger};
 use crate::log::log;
 use crate::slots::NOBODY;
 use crate::sys::epoll::Interest;
@@ -38,11 +38,34 @@ impl Broker {
         }
     }
 
+    /// Writes down the answer to a command, which its process may not get.
+    pub(super) fn write_answer(&mut self, pid: u32, number: u64, answer: &Result<Vec<u8>, i32>) {
+        let answer = KeptAnswer { pid, number, answer: answer.clone() };
+        if let Some(ledger) = &mut self.ledger
+            && let Err(error) = ledger.write_answer(&answer)
+        {
+            log!("an answer to process {pid} is lost if the broker is killed: {error}");
+        }
+    }
+
+    /// Forgets what was written down of a process, unless it still uses this broker.
+    pub(super) fn forget_answer(&mut self, pid: u32) {
+        if self.has_process(pid) {
+            return;
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.erase_answer(pid);
+        }
+    }
+
     /// Keeps the files that a killed broker has left, until their processes connect or end.
     pub(super) fn keep_left_files(&mut self, handover: &mut Handover) {
         let mut ids: BTreeMap<FileId, Vec<KeptId>> = BTreeMap::new();
-        for id in handover.ledger.take().map(|ledger| ledger.read()).unwrap_or_default() {
-            ids.entry(id.file()).or_default().push(id);
+        if let Some(ledger) = handover.ledger.take() {
+            for id in ledger.read() {
+                ids.entry(id.file()).or_default().push(id);
+            }
+            self.left_answers = ledger.answers().into_iter().map(|left| (left.pid, left)).collect();
         }
         for (file, (pid, socket)) in std::mem::take(&mut handover.files) {
             let token = token(FILE, file.0.into());

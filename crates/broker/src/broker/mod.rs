@@ -37,7 +37,7 @@ use crate::gathering::Gatherings;
 use crate::handover::Handover;
 use crate::host::Host;
 use crate::keeper::{Estate, Keeper};
-use crate::ledger::Ledger;
+use crate::ledger::{KeptAnswer, Ledger};
 use crate::log::log;
 use crate::options::Manner;
 use crate::pings::Pings;
@@ -102,6 +102,8 @@ pub(crate) struct Broker {
     keeper: Option<Keeper>,
     /// What is written down of ids, for the broker that takes this one's place.
     ledger: Option<Ledger>,
+    /// What a killed broker has answered last to each process, which may not have got it.
+    left_answers: BTreeMap<u32, KeptAnswer>,
     /// Processes that have not connected yet, each with a descriptor that reports its end.
     orphans: BTreeMap<u32, OwnedFd>,
     /// The time since which there is nothing to do.
@@ -163,6 +165,7 @@ impl Broker {
             rendezvous: Rendezvous::default(),
             keeper,
             ledger: left_files::new_ledger(),
+            left_answers: BTreeMap::new(),
             orphans: BTreeMap::new(),
             idle_since: Some(now()),
             ending: false,

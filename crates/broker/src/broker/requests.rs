@@ -159,13 +159,13 @@ impl Broker {
                 self.inform_keeper();
                 Ok((Reply::Cm { file: file.0.into() }, Some(socket)))
             }
-            Request::CmCommand { file, bytes } => self.cm_command(id, file, &bytes),
+            Request::CmCommand { file, number, bytes } => self.cm_command(id, file, number, &bytes),
             Request::CmRequeue { file, event } => {
                 let file = self.file_of(id, file)?;
                 if event.len() > CM_EVENT_MAX {
                     return Err(Refusal::new(libc::EINVAL, "a CM event that is too long"));
                 }
-                self.deliver(file, event);
+                self.cm.put_back_event(file, event);
                 reply(Reply::Done)
             }
             Request::CloseCm { file } => {
@@ -342,14 +342,20 @@ impl Broker {
             .ok_or_else(|| Refusal::new(libc::EBADF, format!("CM file {file} is not yours")))
     }
 
-    fn cm_command(&mut self, id: u64, file: u64, bytes: &[u8]) -> Answer {
+    fn cm_command(&mut self, id: u64, file: u64, number: u64, bytes: &[u8]) -> Answer {
         let file = self.file_of(id, file)?;
         if bytes.len() > CM_COMMAND_MAX {
             return Err(Refusal::new(libc::EINVAL, "a CM command that is too long"));
         }
-        let done = self.cm.command(now(), file, bytes, &mut self.host);
-        // The broker may be killed as soon as it has answered.
+        let pid = self.pid_of(id);
+        let left = self.left_answers.remove(&pid).filter(|left| left.number == number);
+        let done = match left {
+            Some(left) => left.answer,
+            None => self.cm.command(now(), file, bytes, &mut self.host),
+        };
+        // The broker may be killed before or after its answer.
         self.write_down();
+        self.write_answer(pid, number, &done);
         match done {
             Ok(bytes) => reply(Reply::CmResponse { bytes }),
             Err(errno) => Err(Refusal::of(

@@ -103,7 +103,7 @@ impl Broker {
     }
 
     /// Whether a process uses this broker.
-    fn has_process(&self, pid: u32) -> bool {
+    pub(super) fn has_process(&self, pid: u32) -> bool {
         let connected = self.connections.values().any(|c| c.is_user() && c.pid == pid);
         connected || self.orphans.contains_key(&pid)
     }

@@ -3,8 +3,10 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use polypath_ipc::{Client, EventStream, Hello, IpcError, Push};
@@ -84,20 +86,62 @@ pub(crate) fn cm_command(
     bytes.extend(u16::try_from(body.len()).unwrap().to_ne_bytes());
     bytes.extend(room.to_ne_bytes());
     bytes.extend(body);
-    client.cm_command(file, &bytes)
+    static COMMANDS: AtomicU64 = AtomicU64::new(1);
+    client.cm_command(file, COMMANDS.fetch_add(1, Ordering::Relaxed), &bytes)
 }
 
 /// Creates an id of a TCP-like port space with this name.
 pub(crate) fn create_id(client: &mut Client, file: u64, uid: u64) -> Result<u32, IpcError> {
     const CREATE_ID: u32 = 0;
+    let response = cm_command(client, file, (CREATE_ID, 4), &create_id_body(uid))?;
+    Ok(u32::from_ne_bytes(response[..4].try_into().unwrap()))
+}
+
+/// The body of the command that does so.
+pub(crate) fn create_id_body(uid: u64) -> Vec<u8> {
     const PS_TCP: u16 = 0x0106;
     const QPT_RC: u8 = 2;
     let mut body = uid.to_ne_bytes().to_vec();
     body.extend(1_u64.to_ne_bytes());
     body.extend(PS_TCP.to_ne_bytes());
     body.extend([QPT_RC, 0, 0, 0, 0, 0]);
-    let response = cm_command(client, file, (CREATE_ID, 4), &body)?;
-    Ok(u32::from_ne_bytes(response[..4].try_into().unwrap()))
+    body
+}
+
+/// `struct sockaddr_in6` with either family in it.
+pub(crate) fn address(address: Option<SocketAddr>) -> [u8; 28] {
+    let mut bytes = [0; 28];
+    let Some(address) = address else { return bytes };
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+            bytes[8..24].copy_from_slice(&ip.octets());
+        }
+    }
+    if let SocketAddr::V6(address) = address {
+        bytes[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
+    }
+    bytes
+}
+
+/// Resolves the address of an id.
+pub(crate) fn resolve_address(
+    client: &mut Client,
+    file: u64,
+    id: u32,
+    to: SocketAddr,
+) -> Result<Vec<u8>, IpcError> {
+    const RESOLVE_IP: u32 = 3;
+    let mut body = address(None).to_vec();
+    body.extend(address(Some(to)));
+    body.extend(id.to_ne_bytes());
+    body.extend(2000_u32.to_ne_bytes());
+    cm_command(client, file, (RESOLVE_IP, 0), &body)
 }
 
 /// Waits until something can be read. Returns false if it takes too long.

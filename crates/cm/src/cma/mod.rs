@@ -106,6 +106,7 @@ impl Cm {
             self.ib.counters.events_dropped += 1;
             return;
         }
+        self.ids.touch(event.owner);
         self.files.push(file, event);
     }
 

@@ -30,13 +30,18 @@ impl Client {
         }
     }
 
-    /// Sends a command to a CM file. Returns the response structure.
+    /// Sends a command to a CM file. Returns the response structure. `number`: as in [`Request::CmCommand`].
     ///
     /// # Errors
     /// [`IpcError::Refused`] with the errno that the kernel's `write()` would give; otherwise those
     /// of [`call`](Self::call).
-    pub fn cm_command(&mut self, file: u64, bytes: &[u8]) -> Result<Vec<u8>, IpcError> {
-        match self.call(&Request::CmCommand { file, bytes: bytes.to_vec() })? {
+    pub fn cm_command(
+        &mut self,
+        file: u64,
+        number: u64,
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, IpcError> {
+        match self.call(&Request::CmCommand { file, number, bytes: bytes.to_vec() })? {
             Reply::CmResponse { bytes } => Ok(bytes),
             _ => Err(UNEXPECTED),
         }

@@ -71,7 +71,9 @@ pub(crate) struct Outside;
 
 impl World for Outside {
     fn broker(&mut self, file: u64, command: &[u8]) -> Result<Vec<u8>, c_int> {
-        broker::ask(false, |client| client.cm_command(file, command)).map_err(|error| error.errno())
+        let number = broker::next_command();
+        let asked = broker::ask(true, |client| client.cm_command(file, number, command));
+        asked.map_err(|error| error.errno())
     }
 
     fn requeue(&mut self, file: u64, event: &[u8]) {
