@@ -1,4 +1,4 @@
-//! qperf and fio.
+//! qperf, fio, and valgrind.
 
 use super::LIMIT;
 use polypath_e2e::{Case, Ready};
@@ -41,6 +41,15 @@ macro_rules! fio {
 }
 
 programs! {
+    /// Both ends; a fault in the memory of either fails it.
+    #[ignore = "long: make ecosystem runs it"]
+    valgrind: Case::two(
+        "valgrind --error-exitcode=9 ibv_rc_pingpong -g 1 -c -n 100",
+        Ready::Tcp(18515),
+        "valgrind --error-exitcode=9 ibv_rc_pingpong -g 1 -c -n 100 {server}",
+        &["iters in", "ERROR SUMMARY: 0 errors"]
+    )
+    .within(LIMIT);
     #[ignore = "long: make ecosystem runs it"]
     qperf_messages: qperf!("rc_bw rc_lat rc_bi_bw", &["rc_bw", "latency"]);
     #[ignore = "long: make ecosystem runs it"]
