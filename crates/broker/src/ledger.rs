@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 
 use polypath_cm::KeptId;
 use polypath_ipc::message;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, memfd_create, seek};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ const HEADER: usize = 4 + 4 + 8;
 pub(crate) struct Ledger {
     memory: File,
     /// The number of the last record of each part that has any, and the check sum of its contents. Most
-    /// commands change nothing.
+    /// commands change no id.
     written: BTreeMap<u32, (u32, u64)>,
     /// The parts for the answers to processes.
     answers: BTreeMap<u32, u32>,
@@ -105,7 +105,11 @@ impl Ledger {
 
     /// All answers that are written down.
     pub(crate) fn answers(&self) -> Vec<KeptAnswer> {
-        (ANSWERS..self.parts()).filter_map(|part| self.decoded(part)).collect()
+        self.parts()
+            .into_iter()
+            .filter(|part| *part >= ANSWERS)
+            .filter_map(|p| self.decoded(p))
+            .collect()
     }
 
     fn put(&mut self, id: u32, contents: &[u8]) -> io::Result<()> {
@@ -140,13 +144,21 @@ impl Ledger {
 
     /// All ids that are written down. What does not decode is left out.
     pub(crate) fn read(&self) -> Vec<KeptId> {
-        (0..self.parts().min(ANSWERS)).filter_map(|id| self.decoded(id)).collect()
+        self.parts()
+            .into_iter()
+            .filter(|part| *part < ANSWERS)
+            .filter_map(|p| self.decoded(p))
+            .collect()
     }
 
-    /// The number of parts, those included of which nothing is written down.
-    fn parts(&self) -> u32 {
-        let size = self.memory.metadata().map_or(0, |data| data.len());
-        u32::try_from(size.div_ceil(PART)).unwrap_or(u32::MAX)
+    /// The parts that are no holes.
+    fn parts(&self) -> Vec<u32> {
+        let (mut parts, mut from) = (Vec::new(), 0);
+        while let Ok(at) = seek(&self.memory, SeekFrom::Data(from)) {
+            parts.extend(u32::try_from(at / PART));
+            from = (at / PART + 1) * PART;
+        }
+        parts
     }
 
     fn decoded<T: DeserializeOwned>(&self, part: u32) -> Option<T> {

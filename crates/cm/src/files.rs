@@ -18,13 +18,33 @@ pub(crate) struct Queued {
     pub(crate) child: Option<u32>,
     /// The structure for the application.
     pub(crate) bytes: Vec<u8>,
+    /// Its place among all events, which it gets in the queue.
+    pub(crate) order: u64,
 }
 
 #[derive(Debug)]
 struct File {
     client: ClientId,
     events: VecDeque<Queued>,
+    /// How many of them each id has.
+    owners: BTreeMap<u32, usize>,
     ids: usize,
+}
+
+impl File {
+    fn push(&mut self, event: Queued) {
+        *self.owners.entry(event.owner).or_default() += 1;
+        self.events.push_back(event);
+    }
+
+    fn forget(&mut self, owner: u32) {
+        if let Some(count) = self.owners.get_mut(&owner) {
+            *count -= 1;
+            if *count == 0 {
+                self.owners.remove(&owner);
+            }
+        }
+    }
 }
 
 /// Every open file.
@@ -33,11 +53,14 @@ pub(crate) struct FileTable {
     files: BTreeMap<FileId, File>,
     /// The files with events, in the order in which they are served.
     ready: VecDeque<FileId>,
+    /// The number of events so far.
+    pushed: u64,
 }
 
 impl FileTable {
     pub(crate) fn open(&mut self, file: FileId, client: ClientId) {
-        self.files.entry(file).or_insert(File { client, events: VecDeque::new(), ids: 0 });
+        let (events, owners) = (VecDeque::new(), BTreeMap::new());
+        self.files.entry(file).or_insert(File { client, events, owners, ids: 0 });
     }
 
     pub(crate) fn close(&mut self, file: FileId) {
@@ -78,22 +101,25 @@ impl FileTable {
 
     pub(crate) fn push(&mut self, file: FileId, event: Queued) {
         if let Some(f) = self.files.get_mut(&file) {
-            f.events.push_back(event);
+            self.pushed += 1;
+            f.push(Queued { order: self.pushed, ..event });
             if !self.ready.contains(&file) {
                 self.ready.push_back(file);
             }
         }
     }
 
-    /// The files in which events wait, in the order in which they are served.
+    /// The files in which events wait.
     pub(crate) fn with_events(&self) -> Vec<FileId> {
         self.ready.iter().copied().filter(|file| self.event_count(*file) > 0).collect()
     }
 
     /// The events that wait in a file and count among those of an id.
     pub(crate) fn events_of(&self, file: FileId, owner: u32) -> impl Iterator<Item = &Queued> {
-        let events = self.files.get(&file).into_iter().flat_map(|f| &f.events);
-        events.filter(move |event| event.owner == owner)
+        let count = |f: &File| f.owners.get(&owner).copied().unwrap_or(0);
+        let file = self.files.get(&file);
+        let events = file.into_iter().flat_map(|f| &f.events);
+        events.filter(move |event| event.owner == owner).take(file.map_or(0, count))
     }
 
     /// The next event of one file, which stays.
@@ -124,7 +150,10 @@ impl FileTable {
     }
 
     fn take(&mut self, file: FileId) -> Option<Queued> {
-        self.files.get_mut(&file)?.events.pop_front()
+        let f = self.files.get_mut(&file)?;
+        let event = f.events.pop_front()?;
+        f.forget(event.owner);
+        Some(event)
     }
 
     /// Takes out the waiting events that the test picks, in order.
@@ -136,10 +165,11 @@ impl FileTable {
         let Some(f) = self.files.get_mut(&file) else { return Vec::new() };
         let mut removed = Vec::new();
         for event in core::mem::take(&mut f.events) {
+            f.forget(event.owner);
             if picks(&event) {
                 removed.push(event);
             } else {
-                f.events.push_back(event);
+                f.push(event);
             }
         }
         removed

@@ -5,10 +5,10 @@
 //! what [`Cm::kept_id`] says of them. The other manager gets what was written ([`Cm::restore_file`]). Peers
 //! are told nothing, because nothing has changed for them.
 //!
-//! Events that the application has not got are part of what is written. Nobody knows what the last message was
-//! of what was under way. So an address that was being resolved is
+//! Nobody knows what the last message was of what was under way. So an address that was being resolved is
 //! not, a connection that was being made ends as one whose peer does not answer, and one that was being ended
-//! is ended again. A request that the program had not accepted is not kept: the peer asks again.
+//! is ended again. A request that the program had not accepted is not kept: the peer asks again. All other
+//! events that the application has not got are.
 
 use core::time::Duration;
 
@@ -27,8 +27,8 @@ use crate::moving::{CantMove, MovedFile};
 /// The most memberships of multicast groups that are kept of an id. The others end with the manager.
 pub const KEPT_MEMBERSHIPS_MAX: usize = 16;
 
-/// The most bytes of events that are kept of an id. The record has room for so much more.
-const KEPT_EVENTS_BYTES: usize = 1024;
+/// The most events that are kept of an id.
+const KEPT_EVENTS_MAX: usize = 16;
 
 /// An id with its connection, its multicast groups, and the events that the application has not got.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +43,7 @@ pub struct KeptId {
 /// An event that waits. Its structure is kept without the zeros at its end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct KeptEvent {
+    order: u64,
     membership: Option<u32>,
     bytes: Vec<u8>,
 }
@@ -54,12 +55,14 @@ impl KeptEvent {
             return None;
         }
         let length = event.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        Some(Self { membership: event.membership, bytes: event.bytes[..length].to_vec() })
+        let (order, membership) = (event.order, event.membership);
+        Some(Self { order, membership, bytes: event.bytes[..length].to_vec() })
     }
 
     fn queued(mut self, owner: u32) -> Queued {
         self.bytes.resize(EVENT_LEN, 0);
-        Queued { owner, membership: self.membership, child: None, bytes: self.bytes }
+        let Self { order, membership, bytes } = self;
+        Queued { owner, membership, child: None, bytes, order }
     }
 }
 
@@ -103,6 +106,11 @@ impl KeptId {
     pub fn number(&self) -> u32 {
         self.id.id
     }
+
+    /// The same without its last event; `None` if there is none. For a host that has no room for all.
+    pub fn with_fewer_events(mut self) -> Option<Self> {
+        self.events.pop().map(|_| self)
+    }
 }
 
 impl Cm {
@@ -132,14 +140,10 @@ impl Cm {
         let memberships =
             numbers.filter_map(|number| Some((number, self.memberships.get(number)?.clone())));
         let memberships = memberships.collect();
-        let mut room = KEPT_EVENTS_BYTES;
-        let waiting = self.files.events_of(id.file, number).filter_map(KeptEvent::of);
-        let events = waiting.take_while(|event| {
-            let fits = event.bytes.len() <= room;
-            room = room.saturating_sub(event.bytes.len());
-            fits
-        });
-        let events = events.collect();
+        let waiting = || self.files.events_of(id.file, number);
+        let events = waiting().filter_map(KeptEvent::of).take(KEPT_EVENTS_MAX).collect();
+        // The requests that are not kept take no place in the backlog.
+        id.backlog += waiting().filter(|event| event.child.is_some()).count() as u32;
         Some(KeptId { id, connection, memberships, events, end })
     }
 
@@ -147,7 +151,7 @@ impl Cm {
     /// must be open and new.
     ///
     /// # Errors
-    /// Something that it holds is not free. Then nothing has changed.
+    /// Something that it holds is not free. Then the file is to be closed.
     pub fn restore_file(
         &mut self,
         now: Duration,
@@ -166,8 +170,10 @@ impl Cm {
             connections.extend(connection);
         }
         let kept = MovedFile { ids, connections, memberships };
-        self.take_over(now, file, kept, false, env)?;
+        waiting.sort_by_key(|event| event.order);
+        // They come before what the ids are told because this manager has taken over.
         waiting.into_iter().for_each(|event| self.enqueue(file, event));
+        self.take_over(now, file, kept, false, env)?;
         for (id, end) in ends {
             self.bring_to_end(now, id, end);
         }

@@ -15,7 +15,7 @@
 //!
 //! - Two commands point into the client's process. The host appends the option value to
 //!   `SET_OPTION`, and replaces the `fd` of `MIGRATE_ID` with the number of its [`FileId`].
-//! - An event taken by [`Cm::poll_event`] counts as reported. It may still be on its way to the
+//! - An event taken by [`Cm::poll_event_of`] counts as reported. It may still be on its way to the
 //!   application while the application destroys or migrates the id. In that case the holder of the
 //!   event must drop it, subtract it in the response (one `u32`, the number of events reported),
 //!   and destroy the id that a dropped connection request announced.
@@ -259,10 +259,14 @@ impl Cm {
         self.files.first_of(file).map(|event| event.bytes.as_slice())
     }
 
-    /// Puts an event back that was taken from a file and counted, because its id has moved to this one.
+    /// Puts an event back that was taken from a file, because its id has moved to this one.
     pub fn put_back_event(&mut self, file: FileId, bytes: Vec<u8>) {
-        let (membership, child) = (None, None);
-        self.enqueue(file, files::Queued { owner: files::NOBODY, membership, child, bytes });
+        let named = abi::event::id_of(&bytes).and_then(|id| self.ids.get(id));
+        let owner = named.filter(|id| id.file == file).map_or(files::NOBODY, |id| id.id);
+        self.ids.touch(owner);
+        // It was queued before, so no limit counts.
+        self.files
+            .push(file, files::Queued { owner, membership: None, child: None, bytes, order: 0 });
     }
 
     /// Takes the next event of one file.

@@ -219,8 +219,8 @@ pub enum Request {
         /// The file, as [`Reply::Cm`] gave it.
         file: u64,
         /// Another number for each command of the process. If a broker is killed before its answer has come,
-        /// the process asks its successor with the same number, which executes the command unless the one
-        /// before has done so.
+        /// the process asks its successor with the same number, which executes the command unless an answer
+        /// of the one before is written down.
         number: u64,
         /// What the application wrote: `rdma_ucm_cmd_hdr` and the command. What refers to the
         /// process is made self-contained by the sender: a `SET_OPTION`'s value follows it, and a

@@ -414,7 +414,7 @@ fn abandon(fd: c_int, child: Option<u32>) {
 
 /// Forwards an event to the file that its id moved to.
 fn forward(home: u64, event: &[u8]) {
-    if let Err(error) = broker::ask(false, |client| client.cm_requeue(home, event)) {
+    if let Err(error) = broker::ask(true, |client| client.cm_requeue(home, event)) {
         log::line(format_args!("an event of an id that moved is lost: {error}"));
     }
 }

@@ -2,6 +2,7 @@
 //! those that another one has left.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::AsFd;
 
 use polypath_cm::{ClientId, FileId, KeptId};
@@ -23,12 +24,25 @@ pub(super) fn new_ledger() -> Option<Ledger> {
     Ledger::new().inspect_err(|error| log!("making a ledger of rdma_cm ids: {error}")).ok()
 }
 
+/// Writes down what is known of an id, with as many of the events that wait as there is room for.
+fn write(ledger: &mut Ledger, mut kept: KeptId) -> io::Result<()> {
+    loop {
+        let written = ledger.write(&kept);
+        match &written {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
+            _ => return written,
+        }
+        let Some(fewer) = kept.with_fewer_events() else { return written };
+        kept = fewer;
+    }
+}
+
 impl Broker {
     /// Writes down which ids have changed.
     pub(super) fn write_down(&mut self) {
         for id in self.cm.take_changed_ids() {
             let Some(ledger) = &mut self.ledger else { continue };
-            let written = self.cm.kept_id(id).map(|kept| ledger.write(&kept));
+            let written = self.cm.kept_id(id).map(|kept| write(ledger, kept));
             if let Some(Err(error)) = &written {
                 log!("rdma_cm id {id} is lost if the broker is killed: {error}");
             }
@@ -40,6 +54,9 @@ impl Broker {
 
     /// Writes down the answer to a command, which its process may not get.
     pub(super) fn write_answer(&mut self, pid: u32, number: u64, answer: &Result<Vec<u8>, i32>) {
+        if pid == 0 {
+            return; // Processes of other pid namespaces can't be told apart, and their ids are lost anyway.
+        }
         let answer = KeptAnswer { pid, number, answer: answer.clone() };
         if let Some(ledger) = &mut self.ledger
             && let Err(error) = ledger.write_answer(&answer)
@@ -53,6 +70,7 @@ impl Broker {
         if self.has_process(pid) {
             return;
         }
+        self.left_answers.remove(&pid);
         if let Some(ledger) = &mut self.ledger {
             ledger.erase_answer(pid);
         }
@@ -65,7 +83,10 @@ impl Broker {
             for id in ledger.read() {
                 ids.entry(id.file()).or_default().push(id);
             }
-            self.left_answers = ledger.answers().into_iter().map(|left| (left.pid, left)).collect();
+            for left in ledger.answers() {
+                self.write_answer(left.pid, left.number, &left.answer);
+                self.left_answers.insert(left.pid, left);
+            }
         }
         for (file, (pid, socket)) in std::mem::take(&mut handover.files) {
             let token = token(FILE, file.0.into());

@@ -353,7 +353,8 @@ impl Broker {
             Some(left) => left.answer,
             None => self.cm.command(now(), file, bytes, &mut self.host),
         };
-        // The broker may be killed before or after its answer.
+        // The broker may be killed at any time. Its successor sends no message of a command that is done.
+        self.send_mads();
         self.write_down();
         self.write_answer(pid, number, &done);
         match done {

@@ -36,6 +36,13 @@ pub(crate) enum Kind {
     AltPathLoaded = 0x0041_5012,
 }
 
+/// The id that an event is about; `None` for those that name a new connection or a multicast membership.
+pub(crate) fn id_of(bytes: &[u8]) -> Option<u32> {
+    let word = |at: usize| bytes.get(at..at + 4)?.first_chunk().copied().map(u32::from_ne_bytes);
+    let others = [Kind::ConnectRequest as u32, Kind::MulticastJoin as u32];
+    word(8).filter(|_| word(12).is_some_and(|kind| !others.contains(&kind)))
+}
+
 /// `struct rdma_ucm_ud_param`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UdParam {

@@ -125,7 +125,8 @@ impl Cm {
             parent.backlog -= 1;
         }
         let bytes = event.encode(uid, child);
-        let event = Queued { owner: listener.id, membership: None, child: Some(child), bytes };
+        let event =
+            Queued { owner: listener.id, membership: None, child: Some(child), bytes, order: 0 };
         self.files.push(file, event);
         Ok(())
     }

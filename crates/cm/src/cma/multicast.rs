@@ -128,7 +128,10 @@ impl Cm {
             .with_param(Param::Ud(param))
             .encode(command.uid, number);
         let owner = id.id;
-        self.enqueue(file, Queued { owner, membership: Some(number), child: None, bytes });
+        self.enqueue(
+            file,
+            Queued { owner, membership: Some(number), child: None, bytes, order: 0 },
+        );
         Ok(u32_response(number))
     }
 
