@@ -136,7 +136,7 @@ fn execute(request: Request) {
             let mut cm = Cm::new(CmConfig::default(), || 4);
             cm.open_file(FileId(1), ClientId(1));
             let _ = cm.command(Duration::from_secs(1), FileId(1), &bytes, &mut OneDevice);
-            while cm.poll_event().is_some() || cm.poll_mad().is_some() {}
+            while cm.poll_event_of(FileId(1)).is_some() || cm.poll_mad().is_some() {}
             cm.close_file(Duration::from_secs(2), FileId(1), &mut OneDevice);
         }
         Request::StatusReport { status, .. } => {

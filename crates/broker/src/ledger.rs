@@ -1,9 +1,9 @@
 //! The ledger: what is written down of rdma_cm ids, for the broker that takes this one's place if it is
 //! killed. And the answer to the last command of each process, which may not have got it.
 //!
-//! It is memory without a name (`memfd_create(2)`) that the keeper has, too. Each id and each process has a page
-//! with room for two records, which are written in turn: a broker that is killed while it writes leaves the
-//! record before.
+//! It is memory without a name (`memfd_create(2)`) that the keeper has, too. Each id and each process has a
+//! page with room for two records, which are written in turn: a broker that is killed while it writes leaves
+//! the record before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -51,8 +51,6 @@ impl File {
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     files: BTreeMap<FileId, File>,
-    /// The files with events, in the order in which they are served.
-    ready: VecDeque<FileId>,
     /// The number of events so far.
     pushed: u64,
 }
@@ -65,7 +63,6 @@ impl FileTable {
 
     pub(crate) fn close(&mut self, file: FileId) {
         self.files.remove(&file);
-        self.ready.retain(|f| *f != file);
     }
 
     pub(crate) fn client(&self, file: FileId) -> Option<ClientId> {
@@ -103,15 +100,12 @@ impl FileTable {
         if let Some(f) = self.files.get_mut(&file) {
             self.pushed += 1;
             f.push(Queued { order: self.pushed, ..event });
-            if !self.ready.contains(&file) {
-                self.ready.push_back(file);
-            }
         }
     }
 
     /// The files in which events wait.
     pub(crate) fn with_events(&self) -> Vec<FileId> {
-        self.ready.iter().copied().filter(|file| self.event_count(*file) > 0).collect()
+        self.files.iter().filter(|(_, f)| !f.events.is_empty()).map(|(file, _)| *file).collect()
     }
 
     /// The events that wait in a file and count among those of an id.
@@ -127,29 +121,8 @@ impl FileTable {
         self.files.get(&file)?.events.front()
     }
 
-    /// Takes the next event of any file. Files take turns.
-    pub(crate) fn pop(&mut self) -> Option<(FileId, Queued)> {
-        while let Some(file) = self.ready.pop_front() {
-            if let Some(event) = self.take(file) {
-                if self.event_count(file) > 0 {
-                    self.ready.push_back(file);
-                }
-                return Some((file, event));
-            }
-        }
-        None
-    }
-
     /// Takes the next event of one file.
     pub(crate) fn pop_of(&mut self, file: FileId) -> Option<Queued> {
-        let event = self.take(file);
-        if self.event_count(file) == 0 {
-            self.ready.retain(|f| *f != file);
-        }
-        event
-    }
-
-    fn take(&mut self, file: FileId) -> Option<Queued> {
         let f = self.files.get_mut(&file)?;
         let event = f.events.pop_front()?;
         f.forget(event.owner);

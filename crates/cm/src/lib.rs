@@ -1,7 +1,7 @@
 //! The connection manager of Polypath: the kernel's part of RDMA CM, without I/O.
 //!
 //! Applications keep the real librdmacm, which talks to a character device. [`Cm`] answers its
-//! commands ([`Cm::command`]) and makes its events ([`Cm::poll_event`]); it talks to peers (the
+//! commands ([`Cm::command`]) and makes its events ([`Cm::poll_event_of`]); it talks to peers (the
 //! kernel's connection manager, a hardware one, or another of these) in InfiniBand CM MADs
 //! ([`Cm::handle_mad`], [`Cm::poll_mad`]). It asks its host about routes and devices through
 //! [`Environment`], takes the time as an argument, and does nothing by itself: the host calls
@@ -240,21 +240,13 @@ impl Cm {
         self.ib.poll_outgoing()
     }
 
-    /// Takes the next event for an application: a whole `struct rdma_ucm_event_resp`. Events of one
-    /// file come in order; files take turns. An event taken counts as reported.
-    pub fn poll_event(&mut self) -> Option<(FileId, Vec<u8>)> {
-        let (file, event) = self.files.pop()?;
-        self.reported(&event);
-        Some((file, event.bytes))
-    }
-
     /// The files in which events wait.
     pub fn files_with_events(&self) -> Vec<FileId> {
         self.files.with_events()
     }
 
-    /// The event that [`poll_event_of`](Self::poll_event_of) takes next. A host that may be killed takes it only
-    /// when it has passed it on.
+    /// The event that [`poll_event_of`](Self::poll_event_of) takes next. A host that may be killed takes it
+    /// only when it has passed it on.
     pub fn next_event_of(&self, file: FileId) -> Option<&[u8]> {
         self.files.first_of(file).map(|event| event.bytes.as_slice())
     }
@@ -264,12 +256,13 @@ impl Cm {
         let named = abi::event::id_of(&bytes).and_then(|id| self.ids.get(id));
         let owner = named.filter(|id| id.file == file).map_or(files::NOBODY, |id| id.id);
         self.ids.touch(owner);
+        let (membership, child) = (None, None);
         // It was queued before, so no limit counts.
-        self.files
-            .push(file, files::Queued { owner, membership: None, child: None, bytes, order: 0 });
+        self.files.push(file, files::Queued { owner, membership, child, bytes, order: 0 });
     }
 
-    /// Takes the next event of one file.
+    /// Takes the next event of one file: a whole `struct rdma_ucm_event_resp`. An event taken counts as
+    /// reported.
     pub fn poll_event_of(&mut self, file: FileId) -> Option<Vec<u8>> {
         let event = self.files.pop_of(file)?;
         self.reported(&event);

@@ -142,6 +142,50 @@ fn a_request_that_nobody_had_accepted_comes_again() {
     assert_eq!(w.expect(a, CONNECT_RESPONSE).id, id);
 }
 
+/// They come in the order in which they were queued, and before what the successor tells itself.
+#[test]
+fn events_that_the_program_has_not_got_are_not_lost() {
+    let (mut w, a, _, (id, _)) = two(6);
+    let mut ids: Vec<u32> = (0..20).map(|uid| w.create(a, 0x20 + uid, PS_TCP)).collect();
+    ids.reverse();
+    ids.iter().for_each(|id| w.resolve_addr(a, *id, None, server()).unwrap());
+    w.disconnect(a, id).unwrap();
+    w.run_unread(SECOND * 600);
+    for _ in 0..2 {
+        kill(&mut w, a).unwrap();
+        w.run_unread(SECOND);
+    }
+    let mut got: Vec<_> = (0..22).map(|_| w.event(a)).map(|e| (e.id, e.kind)).collect();
+    let of_connection = got.split_off(20);
+    assert_eq!(of_connection, [(id, DISCONNECTED), (id, TIMEWAIT_EXIT)]);
+    assert_eq!(got, ids.iter().map(|id| (*id, ADDR_RESOLVED)).collect::<Vec<_>>());
+    w.run_for(SECOND);
+    assert!(w.try_event(a).is_none());
+    kill(&mut w, a).unwrap();
+    w.run_for(SECOND);
+    assert!(w.try_event(a).is_none(), "they come once");
+}
+
+#[test]
+fn requests_that_are_not_kept_take_no_place_in_the_backlog() {
+    const BACKLOG: u32 = 4;
+    let mut w = World::with_config(2, 7, &config());
+    let (a, b) = (w.open(0, 1), w.open(1, 1));
+    let listener = w.create(b, 0x100, PS_TCP);
+    w.bind(b, listener, server()).unwrap();
+    w.listen(b, listener, BACKLOG).unwrap();
+    let resolve = |n| w.resolved(a, u64::from(n), PS_TCP, server());
+    let ids: Vec<u32> = (0..BACKLOG).map(resolve).collect();
+    for (n, id) in ids.into_iter().enumerate() {
+        w.connect(a, id, &Param::new(0x10_0009 + n as u32, b"")).unwrap();
+    }
+    w.run_unread(Duration::from_millis(100));
+    kill(&mut w, b).unwrap();
+    for _ in 0..BACKLOG {
+        w.expect(b, CONNECT_REQUEST);
+    }
+}
+
 #[test]
 fn groups_are_joined_again() {
     let mut w = World::with_config(1, 5, &config());

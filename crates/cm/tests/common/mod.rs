@@ -258,8 +258,10 @@ impl World {
                     self.in_flight.insert(key, mad.clone());
                 }
             }
-            while take_events && let Some((file, bytes)) = host.cm.poll_event() {
-                host.events.entry(file).or_default().push_back(Event::parse(&bytes));
+            for file in host.cm.files_with_events() {
+                while take_events && let Some(bytes) = host.cm.poll_event_of(file) {
+                    host.events.entry(file).or_default().push_back(Event::parse(&bytes));
+                }
             }
         }
     }
