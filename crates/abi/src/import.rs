@@ -16,7 +16,7 @@ use crate::layout::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::memory::{forget_mr, show};
 use crate::open::wrap;
 use crate::ours::Ours;
-use crate::pd::{CPd, forget_pd, make_pd};
+use crate::pd::{CPd, NO_PARTS, forget_pd, make_pd};
 use crate::{dm, identity, log};
 
 /// Implements `ibv_import_device`. It takes ownership of the descriptor.
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C-unwind" fn import_device(cmd_fd: c_int) -> *mut ibv_
 pub(crate) extern "C-unwind" fn import_pd(context: Ours<CContext>, handle: u32) -> *mut ibv_pd {
     guard::pointer("ibv_import_pd", || {
         context.inner().import_pd(handle)?;
-        Ok(make_pd(&context, handle, core::ptr::null(), None))
+        Ok(make_pd(&context, handle, NO_PARTS, None))
     })
 }
 

@@ -19,8 +19,11 @@ pub(crate) struct CPd {
     number: u32,
     /// The domain that a parent domain was created from.
     of: *const Self,
-    /// The number of parent domains that were created from this one.
-    parents: AtomicU32,
+    /// The thread domain of a parent domain, or null.
+    td: *const CTd,
+    /// The number of parent domains that were created from this one, and of queues that were created by this
+    /// one if it is a parent domain. The device counts those of other domains.
+    users: AtomicU32,
     allocators: Option<Allocators>,
     tie: Tie,
 }
@@ -73,9 +76,45 @@ impl CPd {
         self.number
     }
 
+    /// Fails while something of this process refers to the structure.
+    fn expect_unused(&self) -> Result<()> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ if self.of.is_null() => {
+                Err(Error::busy("a parent domain is made of this protection domain"))
+            }
+            _ => Err(Error::busy(
+                "a queue was created by this parent domain, or another one is made of it",
+            )),
+        }
+    }
+
     /// The program's functions for its memory, if it specified them.
     pub(crate) fn allocators(&self) -> Option<Allocators> {
         self.allocators
+    }
+}
+
+/// Keeps a parent domain busy as long as a queue exists that was created by it, as with mlx5.
+pub(crate) struct PdTie(*const CPd);
+
+impl PdTie {
+    /// Adds a tie to a domain.
+    pub(crate) fn new(pd: &CPd) -> Self {
+        if pd.of.is_null() {
+            return Self(core::ptr::null());
+        }
+        pd.users.fetch_add(1, Ordering::AcqRel);
+        Self(pd)
+    }
+}
+
+impl Drop for PdTie {
+    fn drop(&mut self) {
+        // SAFETY: null, or a domain that is not freed as long as it has users, of which this is one.
+        if let Some(pd) = unsafe { self.0.as_ref() } {
+            pd.users.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -88,18 +127,22 @@ pub(crate) unsafe fn pd_of<'a>(pd: *const ibv_pd) -> &'a CPd {
     unsafe { &*pd.cast() }
 }
 
+/// What a domain is made of that is no parent domain.
+pub(crate) const NO_PARTS: (*const CPd, *const CTd) = (core::ptr::null(), core::ptr::null());
+
 /// Creates the C structure of a protection domain.
 pub(crate) fn make_pd(
     context: &CContext,
     number: u32,
-    parent: *const CPd,
+    (of, td): (*const CPd, *const CTd),
     allocators: Option<Allocators>,
 ) -> *mut ibv_pd {
     let pd = Box::new(CPd {
         public: UnsafeCell::new(ibv_pd { context: context.public(), handle: number }),
         number,
-        of: parent,
-        parents: AtomicU32::new(0),
+        of,
+        td,
+        users: AtomicU32::new(0),
         allocators,
         tie: Tie::new(context),
     });
@@ -116,7 +159,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_pd(context: *mut ibv_context) -> *m
         // use.
         let context = unsafe { of(context) };
         let number = context.inner().alloc_pd()?;
-        Ok(make_pd(context, number, core::ptr::null(), None))
+        Ok(make_pd(context, number, NO_PARTS, None))
     })
 }
 
@@ -130,13 +173,14 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
         // the one that `make_pd` leaked.
         unsafe {
             let this = pd_of(pd);
-            if this.parents.load(Ordering::Acquire) != 0 {
-                return Err(Error::busy("a parent domain is made of this protection domain"));
-            }
+            this.expect_unused()?;
             if this.of.is_null() {
                 this.context().inner().dealloc_pd(this.number)?;
             } else {
-                (*this.of).parents.fetch_sub(1, Ordering::AcqRel);
+                (*this.of).users.fetch_sub(1, Ordering::AcqRel);
+                if let Some(td) = this.td.as_ref() {
+                    td.users.fetch_sub(1, Ordering::AcqRel);
+                }
             }
             drop(Box::from_raw(pd.cast::<CPd>()));
         }
@@ -152,9 +196,7 @@ pub(crate) unsafe fn forget_pd(pd: *mut ibv_pd) -> Result<()> {
     // SAFETY: the caller promises it, and the box is the one that `make_pd` leaked. If parent
     // domains point to it, it is left to them.
     unsafe {
-        if pd_of(pd).parents.load(Ordering::Acquire) != 0 {
-            return Err(Error::busy("a parent domain is made of this protection domain"));
-        }
+        pd_of(pd).expect_unused()?;
         drop(Box::from_raw(pd.cast::<CPd>()));
     }
     Ok(())
@@ -162,8 +204,10 @@ pub(crate) unsafe fn forget_pd(pd: *mut ibv_pd) -> Result<()> {
 
 /// A thread domain.
 #[repr(C)]
-struct CTd {
+pub(crate) struct CTd {
     public: UnsafeCell<ibv_td>,
+    /// The number of parent domains that it is part of.
+    users: AtomicU32,
     _tie: Tie,
 }
 
@@ -184,7 +228,8 @@ pub(crate) unsafe extern "C-unwind" fn alloc_td(
             return Err(Error::invalid("ibv_td_init_attr has an unknown comp_mask"));
         }
         let public = UnsafeCell::new(ibv_td { context });
-        Ok(Box::leak(Box::new(CTd { public, _tie: Tie::new(owner) })).public.get())
+        let (users, _tie) = (AtomicU32::new(0), Tie::new(owner));
+        Ok(Box::leak(Box::new(CTd { public, users, _tie })).public.get())
     })
 }
 
@@ -198,7 +243,12 @@ pub(crate) unsafe extern "C-unwind" fn dealloc_td(td: *mut ibv_td) -> c_int {
             return Err(null_argument("td"));
         }
         // SAFETY: this is the box that `alloc_td` leaked.
-        drop(unsafe { Box::from_raw(td.cast::<CTd>()) });
+        unsafe {
+            if (*td.cast::<CTd>()).users.load(Ordering::Acquire) != 0 {
+                return Err(Error::busy("the thread domain is part of a parent domain"));
+            }
+            drop(Box::from_raw(td.cast::<CTd>()));
+        }
         Ok(())
     })
 }
@@ -220,7 +270,7 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
     const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
     guard::pointer("ibv_alloc_parent_domain", || {
         // SAFETY: the headers pass null or the context of any provider, as `checked` requires, and
-        // null or readable attributes. Their domain has the same context, so it is ours.
+        // null or readable attributes. Their domains have the same context, so they are ours.
         unsafe {
             let owner = checked(context)?;
             let attr = attr.as_ref().ok_or_else(|| null_argument("attr"))?;
@@ -239,8 +289,12 @@ pub(crate) unsafe extern "C-unwind" fn alloc_parent_domain(
                 None
             };
             let domain = pd_of(attr.pd);
-            domain.parents.fetch_add(1, Ordering::AcqRel);
-            Ok(make_pd(owner, domain.number, domain, allocators))
+            domain.users.fetch_add(1, Ordering::AcqRel);
+            let td = attr.td.cast::<CTd>().cast_const();
+            if let Some(td) = td.as_ref() {
+                td.users.fetch_add(1, Ordering::AcqRel);
+            }
+            Ok(make_pd(owner, domain.number, (domain, td), allocators))
         }
     })
 }
@@ -252,14 +306,14 @@ mod tests {
     use crate::open::close_device;
 
     #[test]
-    fn a_parent_domain_keeps_its_domain_busy() {
+    fn a_parent_domain_keeps_its_domains_busy_and_a_queue_its_parent_domain() {
         let context = double::open();
         // SAFETY: objects of ours, each freed once.
         unsafe {
-            let pd = alloc_pd(context);
+            let (pd, td) = (alloc_pd(context), alloc_td(context, Some(&0)));
             let attr = ibv_parent_domain_init_attr {
                 pd,
-                td: core::ptr::null_mut(),
+                td,
                 comp_mask: 0,
                 alloc: core::ptr::null_mut(),
                 free: core::ptr::null_mut(),
@@ -267,9 +321,14 @@ mod tests {
             };
             let parent = alloc_parent_domain(context, &attr);
             assert!(!parent.is_null());
+            let ties = [pd, parent].map(|pd| PdTie::new(pd_of(pd)));
+            assert_eq!(dealloc_td(td), libc::EBUSY);
             assert_eq!(dealloc_pd(pd), libc::EBUSY);
+            assert_eq!(dealloc_pd(parent), libc::EBUSY);
+            drop(ties);
             assert_eq!(dealloc_pd(parent), 0);
             assert_eq!(dealloc_pd(pd), 0);
+            assert_eq!(dealloc_td(td), 0);
             close_device(context);
         }
     }

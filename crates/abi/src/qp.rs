@@ -14,6 +14,7 @@ use crate::draft::Builder;
 use crate::guard::{self, null_argument};
 use crate::layout::{ibv_ece, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr};
 use crate::ours::{Object, Ours};
+use crate::pd::PdTie;
 use crate::wait::Counter;
 
 /// A queue pair. All are created in the extended form.
@@ -27,6 +28,7 @@ pub(crate) struct CQp {
     pub(crate) async_given: AtomicU32,
     pub(crate) qp_type: QpType,
     pub(crate) pd: Option<u32>,
+    pub(crate) _pd: Option<PdTie>,
     pub(crate) init: ibv_qp_init_attr,
     /// Whether it was created for `ibv_wr_*`.
     pub(crate) extended: bool,

@@ -15,7 +15,7 @@ use crate::layout::{
     ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_qp_open_attr, ibv_xrcd,
 };
-use crate::pd::pd_of;
+use crate::pd::{CPd, PdTie, pd_of};
 use crate::qp::{CQp, qp_of};
 use crate::{cq, qp_ex, srq, xrc};
 
@@ -79,7 +79,7 @@ unsafe fn wrap(
 ) -> *mut ibv_qp {
     // SAFETY: the caller promises it. Zeroes are valid for the structure.
     unsafe {
-        let pd_number = (kind != QpType::XrcRecv).then(|| pd_of(pd).number());
+        let domain = (kind != QpType::XrcRecv).then(|| pd_of(pd));
         let mut public: ibv_qp_ex = zeroed();
         public.base.context = context;
         public.base.qp_context = init.qp_context;
@@ -98,7 +98,8 @@ unsafe fn wrap(
             token,
             async_given: AtomicU32::new(0),
             qp_type: kind,
-            pd: pd_number,
+            pd: domain.map(CPd::number),
+            _pd: domain.map(PdTie::new),
             init: *init,
             extended,
             builder: Builder::default(),

@@ -15,7 +15,7 @@ use crate::layout::{
     ibv_srq_init_attr_ex,
 };
 use crate::ours::{Object, Ours};
-use crate::pd::{CPd, pd_of};
+use crate::pd::{CPd, PdTie, pd_of};
 use crate::post_recv::post_receives;
 use crate::wait::Counter;
 use crate::{cq, xrc};
@@ -27,6 +27,7 @@ pub(crate) struct CSrq {
     inner: Arc<dyn SharedReceiveQueue>,
     token: u64,
     async_given: AtomicU32,
+    _pd: PdTie,
     tie: Tie,
 }
 
@@ -114,6 +115,7 @@ fn make(
         inner,
         token,
         async_given: AtomicU32::new(0),
+        _pd: PdTie::new(pd),
         tie: Tie::new(owner),
     }));
     owner.live().insert(token, EventObject::Srq(srq.cast()));
