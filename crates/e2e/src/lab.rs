@@ -395,7 +395,8 @@ impl Host {
     pub fn status(&self) -> Result<serde_json::Value, Error> {
         let command = Artifacts::get()?.command.clone();
         let arguments = [command.as_os_str(), "status".as_ref(), "--json".as_ref()];
-        let finished = self.program(arguments).run(STATUS_LIMIT)?.expect_success()?;
+        let program = self.program(arguments).writes_much();
+        let finished = program.run(STATUS_LIMIT)?.expect_success()?;
         let text = finished.text();
         serde_json::from_str(&text)
             .map_err(|error| Error::Missing(format!("status is no JSON: {error}\n{text}")))

@@ -317,6 +317,12 @@ impl PathManager {
             path.reason = fault;
             path.congestion.set_limits(limits);
         }
+        if fault.is_some()
+            && let Some(p) = self.peers.get_mut(peer)
+        {
+            // The association's paths are not the peer's any more, not even in an outage.
+            p.main = own;
+        }
         match fault {
             None => self.switch(peer, own, Reason::Association),
             // Nothing waits for a peer without queue pairs, which is about to be forgotten.
@@ -374,7 +380,7 @@ mod tests {
     use core::net::IpAddr;
 
     use super::*;
-    use crate::config::{Config, LaneIdentity, PathOptions};
+    use crate::config::{Config, LaneIdentity, LocalAddress, PathOptions};
 
     /// Five hosts' worth of moves: the pairs of addresses that are remembered after queue pairs were
     /// connected with five, one after the other. `stay`: those that connected before are kept.
@@ -398,6 +404,43 @@ mod tests {
         assert_eq!(paths.check(), Ok(()));
         let third = |ip: IpAddr| crate::bytes::ip_bytes(ip).into_iter().nth_back(1).unwrap();
         paths.associations.get(index).unwrap().anchors.iter().map(|pair| third(pair.0)).collect()
+    }
+
+    #[test]
+    fn a_peer_that_leaves_an_association_takes_none_of_its_paths_along() {
+        let ip = |net: u8, n: u8| IpAddr::from([10, 0, net, n]);
+        let lane = LaneIdentity { instance: 1, slot: 1 };
+        for down in [false, true] {
+            let mut paths = PathManager::new(Config::default(), lane, [0; 16]);
+            let local = |net: u8, usable| LocalAddress {
+                ip: ip(net, 1),
+                prefix_len: 24,
+                ifindex: net.into(),
+                link_up: true,
+                usable,
+                speed_mbps: 1000,
+            };
+            paths.set_local(Duration::ZERO, &[local(1, true), local(2, true)]);
+            let options = PathOptions { multipath: true, ..PathOptions::default() };
+            let mut attach = |net: u8| {
+                let qpn = 0x01_0011 + u32::from(net);
+                let ends = (ip(net, 1), ip(net, 2));
+                paths.attach(Duration::ZERO, qpn, 0x02_0022, ends.0, ends.1, options).unwrap()
+            };
+            let (one, other) = (attach(1), attach(2));
+            let mut a = Association::new((1, Nonce([1; 16])), (2, Nonce([2; 16])), 2, one);
+            (a.confirmed, a.remote_window) = (true, 1 << 20);
+            let index = paths.associations.insert(a, &mut paths.random).unwrap();
+            paths.set_local(Duration::ZERO, &[local(1, true), local(2, !down)]);
+            paths.first_path(index, one, 1 << 20);
+            paths.join(one, index);
+            paths.join(other, index);
+            let main = |paths: &PathManager, peer| paths.peers.get(peer).unwrap().main;
+            assert_eq!(main(&paths, other), main(&paths, one));
+            paths.leave(other, index, 7);
+            assert_ne!(main(&paths, other), main(&paths, one));
+            assert_eq!(paths.check(), Ok(()));
+        }
     }
 
     #[test]
