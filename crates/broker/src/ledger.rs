@@ -199,7 +199,8 @@ fn contents(record: &[u8]) -> Option<(u32, &[u8])> {
     is_whole.then_some((number, contents))
 }
 
-/// FNV-1a by eight bytes at a time. It has to tell a record that was half written, and nobody else writes there.
+/// FNV-1a by eight bytes at a time. It has to tell a record that was half written, and nobody else writes
+/// there.
 fn check_sum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     let (words, rest) = bytes.as_chunks::<8>();
