@@ -105,11 +105,7 @@ impl Ledger {
 
     /// All answers that are written down.
     pub(crate) fn answers(&self) -> Vec<KeptAnswer> {
-        self.parts()
-            .into_iter()
-            .filter(|part| *part >= ANSWERS)
-            .filter_map(|p| self.decoded(p))
-            .collect()
+        self.decoded(|part| part >= ANSWERS)
     }
 
     fn put(&mut self, id: u32, contents: &[u8]) -> io::Result<()> {
@@ -144,11 +140,7 @@ impl Ledger {
 
     /// All ids that are written down. What does not decode is left out.
     pub(crate) fn read(&self) -> Vec<KeptId> {
-        self.parts()
-            .into_iter()
-            .filter(|part| *part < ANSWERS)
-            .filter_map(|p| self.decoded(p))
-            .collect()
+        self.decoded(|part| part < ANSWERS)
     }
 
     /// The parts that are no holes.
@@ -161,8 +153,10 @@ impl Ledger {
         parts
     }
 
-    fn decoded<T: DeserializeOwned>(&self, part: u32) -> Option<T> {
-        self.last(part).and_then(|contents| message::decode(&contents).ok())
+    /// What is written down in these parts.
+    fn decoded<T: DeserializeOwned>(&self, these: impl Fn(u32) -> bool) -> Vec<T> {
+        let parts = self.parts().into_iter().filter(|part| these(*part));
+        parts.filter_map(|part| message::decode(&self.last(part)?).ok()).collect()
     }
 
     /// The last whole record of an id.

@@ -22,6 +22,13 @@ pub(crate) struct Queued {
     pub(crate) order: u64,
 }
 
+impl Queued {
+    /// An event of an id.
+    pub(crate) fn of(owner: u32, bytes: Vec<u8>) -> Self {
+        Self { owner, membership: None, child: None, bytes, order: 0 }
+    }
+}
+
 #[derive(Debug)]
 struct File {
     client: ClientId,

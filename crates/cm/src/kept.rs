@@ -62,7 +62,7 @@ impl KeptEvent {
     fn queued(mut self, owner: u32) -> Queued {
         self.bytes.resize(EVENT_LEN, 0);
         let Self { order, membership, bytes } = self;
-        Queued { owner, membership, child: None, bytes, order }
+        Queued { order, membership, ..Queued::of(owner, bytes) }
     }
 }
 

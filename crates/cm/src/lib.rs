@@ -256,9 +256,8 @@ impl Cm {
         let named = abi::event::id_of(&bytes).and_then(|id| self.ids.get(id));
         let owner = named.filter(|id| id.file == file).map_or(files::NOBODY, |id| id.id);
         self.ids.touch(owner);
-        let (membership, child) = (None, None);
         // It was queued before, so no limit counts.
-        self.files.push(file, files::Queued { owner, membership, child, bytes, order: 0 });
+        self.files.push(file, files::Queued::of(owner, bytes));
     }
 
     /// Takes the next event of one file: a whole `struct rdma_ucm_event_resp`. An event taken counts as

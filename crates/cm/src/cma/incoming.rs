@@ -125,8 +125,7 @@ impl Cm {
             parent.backlog -= 1;
         }
         let bytes = event.encode(uid, child);
-        let event =
-            Queued { owner: listener.id, membership: None, child: Some(child), bytes, order: 0 };
+        let event = Queued { child: Some(child), ..Queued::of(listener.id, bytes) };
         self.files.push(file, event);
         Ok(())
     }

@@ -98,7 +98,7 @@ impl Cm {
         let Some(cm_id) = self.ids.get(id) else { return };
         let (file, Some(uid)) = (cm_id.file, cm_id.uid) else { return };
         let bytes = event.encode(uid, id);
-        self.enqueue(file, Queued { owner: id, membership: None, child: None, bytes, order: 0 });
+        self.enqueue(file, Queued::of(id, bytes));
     }
 
     pub(crate) fn enqueue(&mut self, file: FileId, event: Queued) {

@@ -128,10 +128,7 @@ impl Cm {
             .with_param(Param::Ud(param))
             .encode(command.uid, number);
         let owner = id.id;
-        self.enqueue(
-            file,
-            Queued { owner, membership: Some(number), child: None, bytes, order: 0 },
-        );
+        self.enqueue(file, Queued { membership: Some(number), ..Queued::of(owner, bytes) });
         Ok(u32_response(number))
     }
 
