@@ -93,9 +93,9 @@ pub enum Error {
 /// How long a broker waits for another one to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it waits for the broker that has the port to answer. A killed broker's place is taken
-/// faster than this.
-const TAKEOVER: Duration = Duration::from_millis(300);
+/// How long it waits for the one that has the port to answer or to leave it. A killed broker's place is
+/// taken, or its sockets are closed, faster than this, even if a processor is taken away meanwhile.
+const TAKEOVER: Duration = Duration::from_secs(1);
 
 /// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(2);
@@ -116,27 +116,22 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if let Err(error) = sys::process::raise_file_limit() {
         log!("raising the limit of open files: {error}");
     }
-    // The name is the lock: its owner may take the port.
-    let listener = match polypath_ipc::socket::listen() {
-        Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {
-            return another_runs(options);
-        }
-        other => other.map_err(|source| Error::Io { doing: "listening", source }),
-    };
     request_short_slices();
-    let keeper = start_keeper();
-    let manner = options.manner;
-    let broker = listener.and_then(|listener| Broker::new(listener, manner, keeper, None));
+    let mut broker = begin(options.manner);
+    // A broker that was just killed may still have the port. Another process takes its place, or the
+    // kernel closes its sockets.
+    if matches!(broker, Err(Error::Port(PortError::Taken(_))))
+        && wait_for(TAKEOVER, || is_served() || slots::port_is_free())
+    {
+        broker = begin(options.manner);
+    }
     match broker {
         Ok(broker) => {
             log!("ready");
             options.tell("ready");
             broker.run()
         }
-        // A broker that was just killed may still hold the port.
-        Err(Error::Port(PortError::Taken(_))) if wait_for(TAKEOVER, is_served) => {
-            another_runs(options)
-        }
+        Err(Error::Already { .. }) => another_runs(options),
         Err(error) => {
             // If it was started by hand, the caller prints the error.
             if options.ready.is_some() {
@@ -146,6 +141,17 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             Err(error)
         }
     }
+}
+
+/// Creates the broker, unless one runs here.
+fn begin(manner: Manner) -> Result<Broker, Error> {
+    // The name is the lock: its owner may take the port.
+    let listener =
+        polypath_ipc::socket::listen().map_err(|source| match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => Error::Already { pid: None },
+            _ => Error::Io { doing: "listening", source },
+        })?;
+    Broker::new(listener, manner, start_keeper(), None)
 }
 
 /// Takes the place of a broker that was killed.

@@ -81,9 +81,7 @@ impl Slots {
         // A shared port would accept sockets of the same user, and lanes of a killed broker may
         // still have some, whose indexes would interfere. So first check without sharing that the
         // port is completely free.
-        let probe = UdpSocket::new()?;
-        probe.bind(PORT).map_err(taken)?;
-        drop(probe);
+        probe_port()?.map_err(taken)?;
 
         let own = open().map_err(taken)?;
         let receive_buffer = own.enlarge_receive_buffer(RECEIVE_BUFFER)?;
@@ -358,6 +356,17 @@ fn open_refusing() -> io::Result<UdpSocket> {
 fn prepare_lane(socket: &UdpSocket) -> io::Result<u32> {
     socket.coalesce()?;
     socket.enlarge_receive_buffer(RECEIVE_BUFFER)
+}
+
+/// Whether no socket has the port.
+pub(crate) fn port_is_free() -> bool {
+    matches!(probe_port(), Ok(Ok(())))
+}
+
+/// Binds a socket to the port that does not share it, and closes it again. The inner error is the
+/// answer of bind(2).
+fn probe_port() -> io::Result<io::Result<()>> {
+    Ok(UdpSocket::new()?.bind(PORT))
 }
 
 fn taken(error: io::Error) -> PortError {

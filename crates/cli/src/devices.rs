@@ -13,8 +13,7 @@ use std::process::ExitCode;
 /// Lists the devices, starting the broker if none runs.
 pub(crate) fn run(arguments: &Devices) -> Result<ExitCode, CliError> {
     let hello = Hello::of_this_process(arguments.device.as_deref().unwrap_or_default());
-    let mut broker = Client::connect_or_start(&hello)?;
-    let table = broker.table()?;
+    let (broker, table) = Client::begin_with_table(&hello)?;
     broker.selection().check(&table)?;
     let text = if arguments.json {
         let mut json = as_json(&table, broker.selection());

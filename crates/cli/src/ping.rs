@@ -22,8 +22,7 @@ const PATH_MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 /// Sends pings over each way to the host, and shows the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, CliError> {
     let (remote, zone) = resolve(&arguments.host)?;
-    let mut broker = Client::connect_or_start(&Hello::of_this_process(""))?;
-    let table = broker.table()?;
+    let (mut broker, table) = Client::begin_with_table(&Hello::of_this_process(""))?;
     let ways = ways(&table, remote, zone);
     if ways.is_empty() {
         let text = format!(

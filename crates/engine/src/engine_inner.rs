@@ -77,8 +77,7 @@ impl EngineInner {
     pub(crate) fn connect(config: Config) -> Result<Self> {
         config.check()?;
         let hello = Hello::of_this_process(&config.devices.to_string());
-        let mut broker = Client::connect_or_start(&hello).map_err(|e| ipc_error(&e))?;
-        let table = broker.table().map_err(|e| ipc_error(&e))?;
+        let (broker, table) = Client::begin_with_table(&hello).map_err(|e| ipc_error(&e))?;
         // The selection is fixed now: a second interface that appears later does not turn roce0
         // into mp0.
         let selection = broker.selection().clone();

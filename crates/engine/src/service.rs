@@ -51,9 +51,8 @@ impl EngineInner {
     /// Subscribes to the broker's news.
     pub(crate) fn subscribe(&self) -> Result<EventStream> {
         let hello = lock(&self.broker).as_ref().ok_or_else(no_broker)?.hello().clone();
-        let (stream, table) = Client::connect_or_start(&hello)
-            .and_then(Client::subscribe)
-            .map_err(|e| ipc_error(&e))?;
+        let (stream, table) =
+            Client::begin(&hello, Client::subscribe).map_err(|e| ipc_error(&e))?;
         self.set_table(table);
         Ok(stream)
     }

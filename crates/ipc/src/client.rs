@@ -117,15 +117,37 @@ impl Client {
     /// [`IpcError::Start`] if it could not be started; otherwise those of
     /// [`connect`](Self::connect).
     pub fn connect_or_start(hello: &Hello) -> Result<Self, IpcError> {
+        Self::begin(hello, Ok)
+    }
+
+    /// Does the same as [`connect_or_start`](Self::connect_or_start), and makes the first calls of
+    /// the new connection. If the broker ends before it has answered them, they are made again to
+    /// the next broker: a program that starts at that moment does not notice.
+    ///
+    /// # Errors
+    /// Those of [`connect_or_start`](Self::connect_or_start) and of the calls.
+    pub fn begin<T>(
+        hello: &Hello,
+        mut first: impl FnMut(Self) -> Result<T, IpcError>,
+    ) -> Result<T, IpcError> {
         let mut last = IpcError::NoBroker;
         for _ in 0..ROUNDS {
-            match Self::connect(hello) {
+            match Self::connect(hello).and_then(&mut first) {
                 Err(IpcError::NoBroker) => start::broker()?,
-                Err(error) if broker_left(&error) => last = error,
+                Err(IpcError::Closed) => last = IpcError::Closed,
                 other => return other,
             }
         }
         Err(last)
+    }
+
+    /// Does the same as [`connect_or_start`](Self::connect_or_start), and gets the
+    /// [`table`](Self::table).
+    ///
+    /// # Errors
+    /// Those of both.
+    pub fn begin_with_table(hello: &Hello) -> Result<(Self, Table), IpcError> {
+        Self::begin(hello, |mut client| client.table().map(|table| (client, table)))
     }
 
     /// The hello of this connection, with the resolved selection.
@@ -441,11 +463,6 @@ fn io_error(doing: &'static str, source: io::Error) -> IpcError {
         Some(libc::EPIPE | libc::ECONNRESET) => IpcError::Closed,
         _ => IpcError::Io { doing, source },
     }
-}
-
-/// Whether a broker that was just ending closed our connection.
-fn broker_left(error: &IpcError) -> bool {
-    matches!(error, IpcError::Closed)
 }
 
 /// The broker's notifications: use [`wait_event`](Self::wait_event) in a thread that does nothing

@@ -77,34 +77,30 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode, CliError> {
 
 /// Checks that need a broker, and reasons why no broker can run.
 fn broker(device: &str) -> Vec<Finding> {
-    let mut client = match Client::connect_or_start(&Hello::of_this_process(device)) {
-        Ok(client) => client,
+    let (mut client, table) = match Client::begin_with_table(&Hello::of_this_process(device)) {
+        Ok(both) => both,
         Err(error) => {
             let refused = Finding::error(error.to_string(), cure_of(&error));
+            // The error says why: the port's state, or a process that does not run. Asking the latter
+            // once more would only take as long again.
+            if matches!(error, IpcError::Start(_) | IpcError::Silent { .. }) {
+                return vec![refused];
+            }
             // Perhaps the broker rejects only this one request.
             return match Client::connect(&Hello::of_this_process("")) {
                 Ok(client) => vec![running(&client), port(Some(client.broker_pid())), refused],
-                // If the port's state is the reason, the error already says so.
-                Err(_) if matches!(error, IpcError::Start(_) | IpcError::Silent { .. }) => {
-                    vec![refused]
-                }
                 Err(_) => vec![port(None), refused],
             };
         }
     };
     let mut findings = vec![running(&client), port(Some(client.broker_pid()))];
-    match client.table() {
-        Ok(table) => {
-            findings.extend(settings::interfaces(&table, client.selection()));
-            findings.extend(network::check(&table, client.selection()));
-            if let Ok(status) = client.status() {
-                findings.extend(mtu::queue_pairs(&table, &status.processes));
-                findings.extend(config::followed(&status.broker));
-            }
-            findings.push(beyond());
-        }
-        Err(error) => findings.push(Finding::error(error.to_string(), cure_of(&error))),
+    findings.extend(settings::interfaces(&table, client.selection()));
+    findings.extend(network::check(&table, client.selection()));
+    if let Ok(status) = client.status() {
+        findings.extend(mtu::queue_pairs(&table, &status.processes));
+        findings.extend(config::followed(&status.broker));
     }
+    findings.push(beyond());
     findings
 }
 
