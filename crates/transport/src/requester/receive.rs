@@ -202,7 +202,8 @@ impl Requester {
         }
         if self.flight.advance() {
             self.has_progress(core, answer.now);
-            self.ready = true;
+            // The peer's limits may have held back what is left. Without any, no turn is needed.
+            self.ready |= !self.has_sent_all();
             self.judge_probes(answer, host);
             self.retire(core, host);
             true

@@ -124,7 +124,7 @@ impl Requester {
 
     /// Whether nothing is left to be sent, neither new nor again.
     #[inline]
-    fn has_sent_all(&self) -> bool {
+    pub(super) fn has_sent_all(&self) -> bool {
         self.sq.next().is_none() && !self.flight.any_lost()
     }
 
