@@ -163,6 +163,7 @@ impl Qp {
             max_inline: inline_room(request),
         };
         let mtu = context.spec().roce_mtu(&engine.table());
+        let multipath = context.spec().kind.multipath;
         let qpn = lane.enter(|state| {
             if lane.is_closed() {
                 return Err(lane.gone());
@@ -176,6 +177,9 @@ impl Qp {
             let mut qp = polypath_transport::QueuePair::new(config(qpn));
             qp.set_port_mtu(mtu);
             state.core.insert(qp, resources);
+            if request.qp_type == QpType::Ud && multipath {
+                state.core.take_datagrams();
+            }
             Ok(qpn)
         })?;
         Ok((lane, qpn))

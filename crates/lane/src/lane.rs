@@ -6,7 +6,6 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use polypath_paths::{LocalAddress, PathManager};
 use polypath_transport::QueuePair;
-use polypath_types::QpType;
 
 use crate::blocked::Blocked;
 use crate::host::{Shared, Visit};
@@ -118,10 +117,13 @@ impl<Q> Lane<Q> {
         let qpn = qp.config().qpn;
         let index = QpTable::<Q>::index_of(qpn);
         assert!(self.qps.number(index) == qpn && self.qps.is_free(index), "{qpn:#x} is not free");
-        if qp.config().qp_type == QpType::Ud {
-            self.shared.paths.take_datagrams();
-        }
         self.qps.insert(index, Entry::new(qp, own));
+    }
+
+    /// Lets other lanes begin associations for datagrams, because a queue pair receives them by a device
+    /// that may use several paths.
+    pub fn take_datagrams(&mut self) {
+        self.shared.paths.take_datagrams();
     }
 
     /// Destroys a queue pair, and returns its owner's data.

@@ -118,7 +118,7 @@ impl PathManager {
         let qp = self.qps.get(&Qpn(qpn));
         let [primary, alternate] = [qp.map(|qp| qp.peer), qp.and_then(|qp| qp.alternate)]
             .map(|peer| Some(self.peers.get(peer?)?.main));
-        let of_set = self.two_paths(qpn).filter(|_| qp.is_some_and(|qp| qp.agreed));
+        let of_set = self.two_paths(qpn).filter(|_| self.is_agreed(qpn));
         let other = of_set.and_then(|two| two.other);
         [of_set.map(|two| two.active).or(primary), other.or(alternate)]
     }

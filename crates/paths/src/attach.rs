@@ -100,14 +100,14 @@ impl PathManager {
     pub(crate) fn attach_to(&mut self, index: PeerId, qpn: Qpn, remote_qpn: u32) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.insert(qpn);
+        peer.unagreed.insert(qpn);
         peer.detours.remove(&qpn);
         let own = self.usage.queue_pairs.get(&qpn.0).or_else(|| self.kept_to.get(&qpn.0));
         peer.own_policies.set(qpn, own.copied());
         let (association, multipath) = (peer.association, peer.key.options.multipath);
-        let (agreed, tell, tries, notified_at, stalled) = (false, false, 0, None, vec![]);
+        let (tell, tries, notified_at, stalled) = (false, 0, None, vec![]);
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
-        let qp =
-            Qp { peer: index, remote_qpn, alternate, agreed, tell, tries, notified_at, stalled };
+        let qp = Qp { peer: index, remote_qpn, alternate, tell, tries, notified_at, stalled };
         self.qps.insert(qpn, qp);
         self.recount(index);
         // While no queue pair used it, nothing was probed.
@@ -208,6 +208,7 @@ impl PathManager {
         self.timers.set(Timer::Hello(qpn), None);
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.qpns.remove(&qpn);
+        peer.unagreed.remove(&qpn);
         peer.detours.remove(&qpn);
         peer.policy.forget(qpn.0);
         peer.own_policies.set(qpn, None);

@@ -126,6 +126,12 @@ impl PathManager {
         for qpn in peer.own_policies.owners() {
             hold!(peer.qpns.contains(&qpn), "the policy of {qpn:#x} is not of {index:?}");
         }
+        hold!(
+            peer.unagreed.is_subset(&peer.qpns),
+            "{index:?} has {:?}, and no agreement for {:?}",
+            peer.qpns,
+            peer.unagreed
+        );
         for (qpn, detour) in &peer.detours {
             hold!(peer.qpns.contains(qpn), "the detour of {qpn:#x} is not of {index:?}");
             let role = self.paths.get(detour.path).map(|path| path.role);

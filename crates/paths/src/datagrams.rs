@@ -100,7 +100,8 @@ impl PathManager {
         self.begin_lane_pair(key, false).ok_or(Refused::Limit)
     }
 
-    /// This lane has a queue pair that receives datagrams, so others may begin associations for that.
+    /// This lane has a queue pair that receives datagrams by several paths, so others may begin
+    /// associations for that.
     pub fn take_datagrams(&mut self) {
         self.takes_datagrams = true;
     }

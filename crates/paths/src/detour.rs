@@ -29,10 +29,14 @@ const ROUNDS_MAX: u8 = 6;
 const STALL_ANSWERS: usize = 3;
 
 impl PathManager {
-    /// The path that a queue pair of `peer` has for itself, if it lives.
+    /// The path that a queue pair of `peer` has for itself, if it lives: its detour, or the path between
+    /// its own addresses while the peer has not agreed that it uses others. Its other end may be of a
+    /// device with one path, although others between the two lanes are not.
     #[cold]
-    pub(crate) fn detour_of(&self, peer: PeerId, qpn: Qpn) -> Option<PathId> {
-        let way = self.peers.get(peer)?.detours.get(&qpn)?.path;
+    pub(crate) fn way_of(&self, peer: PeerId, qpn: Qpn) -> Option<PathId> {
+        let p = self.peers.get(peer)?;
+        let detour = p.detours.get(&qpn).map(|detour| detour.path);
+        let way = if p.unagreed.contains(&qpn) { p.own } else { detour? };
         self.paths.get(way).is_some_and(Path::usable).then_some(way)
     }
 
@@ -68,7 +72,7 @@ impl PathManager {
             return;
         };
         let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
-        let Some(p) = self.peers.get(peer) else { return };
+        let Some(p) = self.peers.get(peer).filter(|p| !p.unagreed.contains(&qpn)) else { return };
         let detour = p.detours.get(&qpn).copied();
         let on_it = detour.map_or_else(|| p.uses(path), |detour| detour.path == path);
         let answers = |path: PathId, count: usize| {

@@ -36,7 +36,8 @@ impl PathManager {
         let Some(peer) = self.peers.get_mut(qp.peer) else { return };
         let limit = if peer.plain { MAX_TRIES_PLAIN } else { MAX_TRIES };
         let tell = core::mem::take(&mut qp.tell);
-        if qp.agreed && !tell {
+        let agreed = !peer.unagreed.contains(&qpn);
+        if agreed && !tell {
             return;
         }
         if qp.tries >= limit {
@@ -53,7 +54,7 @@ impl PathManager {
         let pause = Duration::from_millis(1 << (qp.tries - 1).min(10));
         let (peer_index, remote_qpn, tries) = (qp.peer, qp.remote_qpn, qp.tries);
         // For a queue pair that is agreed, one HELLO is sent and not repeated.
-        let again = (!qp.agreed).then(|| self.clock.now() + pause);
+        let again = (!agreed).then(|| self.clock.now() + pause);
         self.timers.set(Timer::Hello(qpn), again);
         let hello = Hello {
             kind: HelloKind::Hello,
@@ -96,8 +97,8 @@ impl PathManager {
         let asks = |p: &&mut Peer| p.key.options.multipath && (!p.plain || p.unheard);
         let Some(p) = self.peers.get_mut(peer).filter(asks) else { return };
         (p.plain, p.unheard) = (false, false);
-        let mut open = p.qpns.clone();
-        open.retain(|qpn| self.says_hello(*qpn) && self.qps.get(qpn).is_some_and(|qp| !qp.agreed));
+        let mut open = p.unagreed.clone();
+        open.retain(|qpn| self.says_hello(*qpn));
         open.into_iter().for_each(|qpn| self.hello_soon(qpn));
     }
 
@@ -251,7 +252,7 @@ impl PathManager {
         self.answer(peer, qpn, index, hello, HelloKind::Ack, from);
         // The peer's HELLO_DONE agrees the queue pair at this end, too. In case it gets lost, ask again
         // soon.
-        if self.qps.get(&qpn).is_some_and(|qp| !qp.agreed) && self.says_hello(qpn) {
+        if !self.has_agreed(qpn) && self.says_hello(qpn) {
             self.hello_soon(qpn);
         }
         Ok(())
@@ -427,16 +428,22 @@ impl PathManager {
     /// Whether [`PathEvent::MultipathAgreed`] was reported for a queue pair. The event itself may have
     /// been lost.
     pub fn is_agreed(&self, qpn: u32) -> bool {
-        self.qps.get(&Qpn(qpn)).is_some_and(|qp| qp.agreed)
+        self.has_agreed(Qpn(qpn))
+    }
+
+    pub(crate) fn has_agreed(&self, qpn: Qpn) -> bool {
+        let peer = self.qps.get(&qpn).and_then(|qp| self.peers.get(qp.peer));
+        peer.is_some_and(|p| !p.unagreed.contains(&qpn))
     }
 
     /// Reports, once, that this queue pair may use multi-path packets.
     fn agree(&mut self, qpn: Qpn, index: AssociationId) {
         let association = self.associations.get(index);
         let abilities = association.map(|a| a.remote_abilities).unwrap_or_default();
-        let Some(qp) = self.qps.get_mut(&qpn) else { return };
+        let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
         self.timers.set(Timer::Hello(qpn), None);
-        if !core::mem::replace(&mut qp.agreed, true) && !qpn.is_lane_pair() {
+        let news = self.peers.get_mut(peer).is_some_and(|p| p.unagreed.remove(&qpn));
+        if news && !qpn.is_lane_pair() {
             self.push_event(PathEvent::MultipathAgreed { qpn: qpn.0, abilities });
         }
     }

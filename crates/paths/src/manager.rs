@@ -49,7 +49,6 @@ pub(crate) struct Qp {
     pub(crate) remote_qpn: u32,
     /// The peer that it may migrate to.
     pub(crate) alternate: Option<PeerId>,
-    pub(crate) agreed: bool,
     /// Whether a HELLO is due although the queue pair is agreed.
     pub(crate) tell: bool,
     pub(crate) tries: u32,
@@ -124,7 +123,7 @@ pub struct PathManager {
     pub(crate) qps: BTreeMap<Qpn, Qp>,
     pub(crate) ud: UdPaths,
     pub(crate) lane_pairs: LanePairs,
-    /// Whether this lane has a queue pair that receives datagrams.
+    /// Whether this lane has a queue pair that receives datagrams by several paths.
     pub(crate) takes_datagrams: bool,
     pub(crate) timers: Timers,
     out: VecDeque<ControlOut>,
@@ -189,7 +188,7 @@ impl PathManager {
         if p.is_held() { None } else { self.route_by(p.main, u32::MAX) }
     }
 
-    /// The route of a queue pair that knows of one path only: by its own detour, or else by its peer's
+    /// The route of a queue pair that knows of one path only: by its own way, or else by its peer's
     /// main path, as in an outage that was given up; `None` if no path lives.
     #[inline]
     pub fn route_of(&self, peer: PeerId, qpn: u32) -> Option<Route> {
@@ -197,12 +196,12 @@ impl PathManager {
         if p.is_held() {
             return None;
         }
-        let own = p.outage.is_none() && !p.detours.is_empty();
-        let detour = if own { self.detour_of(peer, Qpn(qpn)) } else { None };
-        self.route_by(detour.unwrap_or(p.main), u32::MAX)
+        let own = p.outage.is_none() && p.has_ways();
+        let way = if own { self.way_of(peer, Qpn(qpn)) } else { None };
+        self.route_by(way.unwrap_or(p.main), u32::MAX)
     }
 
-    /// The path by which a queue pair of `peer` sends now: its own detour, or the path that the policy
+    /// The path by which a queue pair of `peer` sends now: its own way, or the path that the policy
     /// picks. If the queue pair has to wait for the window of the route, or for any window
     /// ([`Pick::Wait`]), it asks to be told ([`PathManager::wake_when_open`]).
     #[inline]
@@ -213,8 +212,8 @@ impl PathManager {
         }
         let (path, quantum, twin) = if p.outage.is_some() {
             (p.main, u32::MAX, None)
-        } else if !p.detours.is_empty()
-            && let Some(way) = self.detour_of(peer, Qpn(want.qpn))
+        } else if p.has_ways()
+            && let Some(way) = self.way_of(peer, Qpn(want.qpn))
         {
             (way, u32::MAX, None)
         } else {

@@ -282,11 +282,8 @@ impl PathManager {
 
     /// The queue pairs of a peer are agreed with nobody any more.
     fn take_back_agreements(&mut self, peer: PeerId) {
-        let Some(p) = self.peers.get(peer) else { return };
-        for qpn in &p.qpns {
-            if let Some(qp) = self.qps.get_mut(qpn) {
-                qp.agreed = false;
-            }
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.unagreed.clone_from(&p.qpns);
         }
     }
 

@@ -98,6 +98,8 @@ pub(crate) struct Peer {
     /// When it was last told by which association it is known here, apart from handshakes that are due.
     pub(crate) told_at: Option<Duration>,
     pub(crate) qpns: BTreeSet<Qpn>,
+    /// Those of them for which no handshake has agreed on several paths.
+    pub(crate) unagreed: BTreeSet<Qpn>,
     /// The queue pairs that may migrate to it, or have migrated to it.
     pub(crate) reserved: BTreeSet<Qpn>,
     pub(crate) outage: Option<Outage>,
@@ -139,6 +141,7 @@ impl Peer {
             nonce,
             told_at: None,
             qpns: BTreeSet::new(),
+            unagreed: BTreeSet::new(),
             reserved: BTreeSet::new(),
             outage: None,
             blocked: false,
@@ -156,7 +159,13 @@ impl Peer {
     pub(crate) fn uses(&self, path: PathId) -> bool {
         self.main == path
             || self.spreads()
+            || self.own == path && !self.unagreed.is_empty()
             || self.detours.values().any(|detour| detour.path == path)
+    }
+
+    /// Whether one of its queue pairs may have a path of its own. Without an association all have the same.
+    pub(crate) fn has_ways(&self) -> bool {
+        !self.detours.is_empty() || self.association.is_some() && !self.unagreed.is_empty()
     }
 
     /// Whether data of one of its queue pairs uses other paths than the main one, detours apart.

@@ -69,7 +69,7 @@ impl PathManager {
             association.map_or_else(|| vec![peer.own], |a| a.paths().map(|(_, p)| p).collect());
         let report = |p: &PathId| self.path_status(association, *p);
         let paths: Vec<PathStatus> = members.iter().filter_map(report).collect();
-        let agreed = |q: &&Qpn| self.qps.get(*q).is_some_and(|q| q.agreed);
+        let agreed = |qpn: &&Qpn| !peer.unagreed.contains(qpn);
         PeerStatus {
             peer: index,
             local: peer.key.local,

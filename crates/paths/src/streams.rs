@@ -46,14 +46,9 @@ impl PathManager {
         self.stream_paths_changed(Some(ends));
         if there {
             // Queue pairs whose HELLOs were not answered ask by the stream.
-            let waits = |qpn: &Qpn, qp: &crate::manager::Qp| {
-                let key = self.peers.get(qp.peer).map(|p| p.key);
-                !qp.agreed
-                    && !qpn.is_lane_pair()
-                    && key.is_some_and(|key| key.stream_ends() == ends)
-            };
-            let waiting: Vec<Qpn> =
-                self.qps.iter().filter(|(qpn, qp)| waits(qpn, qp)).map(|(qpn, _)| *qpn).collect();
+            let peers = self.peers.iter().filter(|(_, p)| p.key.stream_ends() == ends);
+            let waiting = peers.flat_map(|(_, p)| p.connected().filter(|q| p.unagreed.contains(q)));
+            let waiting: Vec<Qpn> = waiting.copied().collect();
             waiting.into_iter().for_each(|qpn| self.hello_soon(qpn));
         }
     }

@@ -25,7 +25,7 @@ impl PathManager {
         if p.outage.is_some() {
             return None;
         }
-        let active = self.detour_of(qp.peer, Qpn(qpn)).unwrap_or(p.main);
+        let active = self.way_of(qp.peer, Qpn(qpn)).unwrap_or(p.main);
         let loaded = qp.alternate.and_then(|peer| self.peers.get(peer));
         let loaded = loaded.map(|peer| Line::udp((peer.key.local, peer.key.remote)));
         let pair = |path: &Path| path.address.line().pair;

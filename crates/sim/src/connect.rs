@@ -27,6 +27,9 @@ pub(crate) fn connect(plan: &PairPlan, e: usize, ips: [IpAddr; 2], depth: u32, h
     });
     qp.set_port_mtu(plan.mtu);
     host.lane.insert(qp, end.qpn);
+    if plan.qp_type(e) == QpType::Ud {
+        host.lane.take_datagrams();
+    }
     let attr = QpAttr {
         access: end.access,
         port_num: 1,

@@ -189,6 +189,9 @@ fn a_queue_pair_that_is_gone_is_forgotten() {
         assert_eq!(of_peer, peer);
     }
     pair.paths_of(peer, MANY);
+    assert_eq!(pair.known(peer), 0, "they are not agreed");
+    pair.agree_all(peer);
+    pair.paths_of(peer, MANY);
     assert_eq!(pair.known(peer), MANY as usize);
     for n in 0..MANY {
         pair.managers[0].detach(pair.now, number(n));

@@ -111,6 +111,11 @@ impl Pair {
         (manager, peer, path)
     }
 
+    /// The queue pairs of the first manager's peer are agreed, as after a handshake of each.
+    pub(super) fn agree_all(&mut self, peer: PeerId) {
+        self.managers[0].peers.get_mut(peer).unwrap().unagreed.clear();
+    }
+
     pub(super) fn run(&mut self, ms: u32) {
         for _ in 0..ms {
             self.now += MS;

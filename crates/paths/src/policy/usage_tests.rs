@@ -31,11 +31,12 @@ fn path_of(pair: &mut Pair, peer: PeerId, qpn: u32) -> Option<PathId> {
 }
 
 /// Another queue pair of host 0 to the same peer.
-fn attach_other(pair: &mut Pair) {
+fn attach_other(pair: &mut Pair, peer: PeerId) {
     let options = PathOptions { multipath: true, ..PathOptions::default() };
     let (local, remote) = ends();
     let manager = &mut pair.managers[0];
     manager.attach(pair.now, OTHER_QPN, 0x02_0023, local, remote, options).unwrap();
+    pair.agree_all(peer);
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn a_longer_hold_time_counts_for_an_outage_that_is_not_over() {
 fn the_same_usage_again_changes_nothing_and_wakes_nobody() {
     let mode = Mode::Affinity(AffinityRule::RoundRobin);
     let (mut pair, peer) = pair(mode);
-    attach_other(&mut pair);
+    attach_other(&mut pair, peer);
     let paths = [QPN, OTHER_QPN].map(|qpn| path_of(&mut pair, peer, qpn).unwrap());
     assert_ne!(paths[0], paths[1], "they take turns");
     pair.managers[0].wake_when_open(peer);
@@ -123,7 +124,7 @@ fn the_same_usage_again_changes_nothing_and_wakes_nobody() {
 #[test]
 fn a_queue_pair_has_a_policy_of_its_own_until_that_is_taken_back() {
     let (mut pair, peer) = pair(Mode::ActiveBackup);
-    attach_other(&mut pair);
+    attach_other(&mut pair, peer);
     let main = path_of(&mut pair, peer, QPN).unwrap();
     let room = pair.pick(peer).unwrap().window;
     pair.managers[0].sent(pair.now, main, room);
@@ -142,7 +143,7 @@ fn a_queue_pair_has_a_policy_of_its_own_until_that_is_taken_back() {
     set(&mut pair, &own);
     pair.managers[0].detach(pair.now, OTHER_QPN);
     assert_eq!((modes(&pair), pair.managers[0].check()), ([None, None], Ok(())));
-    attach_other(&mut pair);
+    attach_other(&mut pair, peer);
     assert_eq!(modes(&pair), [None, Some(Mode::Balance)]);
 }
 

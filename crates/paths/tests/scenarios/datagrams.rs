@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use polypath_paths::*;
+use polypath_types::{Class, Pick, Want};
 use polypath_wire::bth::Bth;
 use polypath_wire::ext::{Deth, MpHeader};
 use polypath_wire::opcode::Opcode;
@@ -226,6 +227,43 @@ fn of_copies_that_no_association_explains_the_first_is_taken() {
         assert_eq!(taken, [true, false]);
     }
     assert!(takes(&mut net, &copies[1]), "strangers change nothing");
+}
+
+/// One process may have devices with several paths and with one, and datagrams or queue pairs of the first
+/// kind have made an association between the lanes. An end of the second kind takes nothing from other addresses.
+#[test]
+fn a_queue_pair_whose_other_end_has_one_path_keeps_to_it() {
+    let by = |net: &mut Net| {
+        let (now, host) = (net.now, &mut net.hosts[0]);
+        let class = Class::Request;
+        let want = Want { qpn: QPN[0], bytes: 4096, backlog: 1 << 20, asks: false, class };
+        let Pick::Route(route) = host.paths.pick(host.peer.unwrap(), &want) else {
+            panic!("no route")
+        };
+        host.paths.sent(now, route.path, 4096);
+        let address = host.paths.path(route.path).unwrap();
+        (address.local, address.remote, route.twin.is_some())
+    };
+    for mode in [Mode::Balance, Mode::ActiveBackup, Mode::Redundant] {
+        let config = Config { mode, ..Config::default() };
+        let mut net = Net::with(5, 2, [config.clone(), config]);
+        let [handle, _] = exchanging(&mut net);
+        send_for(&mut net, 0, handle, 100 * MS);
+        assert_eq!(net.up_paths(0), 2);
+        net.attach(0);
+        let one = PathOptions::default();
+        let (now, other) = (net.now, &mut net.hosts[1].paths);
+        let peer = other.attach(now, QPN[1], QPN[0], ip(0, 1), ip(0, 0), one).unwrap();
+        // More than the window of one path, which never opens.
+        for _ in 0..3000 {
+            let (src, dst, twice) = by(&mut net);
+            assert_eq!((src, dst, twice), (ip(0, 0), ip(0, 1), false), "{mode:?}");
+            let other = &mut net.hosts[1].paths;
+            other.classify(peer, src, dst, PathKind::Udp, None, 4096).unwrap();
+            net.run(MS);
+        }
+        assert_eq!(net.hosts[0].paths.status().peers[0].agreed, 0);
+    }
 }
 
 /// HELLOs to number 0 of a host's lane.
