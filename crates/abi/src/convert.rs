@@ -34,7 +34,8 @@ pub(crate) fn qp_type(code: c_int) -> Result<QpType> {
         8 => Err(Error::unsupported(
             "raw packet queue pairs would need the interface itself, past the kernel's stack",
         )),
-        _ => Err(Error::unsupported("only RC, UC, UD and XRC queue pairs are supported")),
+        0xff => Err(Error::unsupported("only RC, UC, UD and XRC queue pairs are supported")),
+        _ => Err(Error::new(libc::EINVAL, format!("there is no queue pair type {code}"))),
     }
 }
 

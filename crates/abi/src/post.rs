@@ -91,8 +91,9 @@ fn operation(wr: &Wr) -> Result<SendOp, c_int> {
         7 => SendOp::LocalInv { rkey: wr.0.imm_data },
         9 => SendOp::SendInv { rkey: wr.0.imm_data },
         15 => SendOp::AtomicWrite { va: rdma.remote_addr, rkey: rdma.rkey },
-        // This includes FLUSH, for which the structure has no room.
-        _ => return Err(libc::EOPNOTSUPP),
+        // TSO, a driver's own, and FLUSH, for which the structure has no room.
+        10 | 11 | 14 => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
     })
 }
 
@@ -431,7 +432,7 @@ mod tests {
         let mut bad = null_mut();
         // SAFETY: objects of ours and a list that lives.
         unsafe {
-            assert_eq!(post_send(kit.qp, list.as_mut_ptr(), &mut bad), libc::EOPNOTSUPP);
+            assert_eq!(post_send(kit.qp, list.as_mut_ptr(), &mut bad), libc::EINVAL);
             assert_eq!(bad, &raw mut list[25]);
         }
         let posted = double::posted(&kit);
@@ -519,7 +520,7 @@ mod tests {
         (last.num_sge, last.opcode) = (0, 99);
         // SAFETY: objects of ours and a list that lives.
         let status = unsafe { post_send(kit.qp, &raw mut odd.first, &raw mut odd.bad) };
-        assert_eq!((status, { odd.bad }, odd.before), (libc::EOPNOTSUPP, &raw mut last, 0));
+        assert_eq!((status, { odd.bad }, odd.before), (libc::EINVAL, &raw mut last, 0));
         assert_eq!(double::posted(&kit), ["1 Send 1 sges", "2 Send inline [97, 98, 101]"]);
     }
 

@@ -320,3 +320,17 @@ fn a_port_that_is_taken_is_explained() {
         assert!(error.contains("network namespace"), "{error}");
     });
 }
+
+#[test]
+fn a_process_without_a_descriptor_left_is_told_so() {
+    in_namespace("a_process_without_a_descriptor_left_is_told_so", || {
+        let mut control = client("");
+        let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        let none = rustix::process::Rlimit {
+            current: Some(u64::try_from(next).unwrap()),
+            ..rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
+        assert_eq!(control.open_lane().unwrap_err().errno(), libc::EMFILE);
+    });
+}

@@ -204,6 +204,10 @@ impl Client {
         if got.len == 0 {
             return Err(IpcError::Closed);
         }
+        if got.fd_lost {
+            let source = io::Error::from_raw_os_error(libc::EMFILE);
+            return Err(IpcError::Io { doing: "taking a descriptor from the broker", source });
+        }
         match message::decode(&self.buffer[..got.len])? {
             Reply::Error { errno, text } => Err(IpcError::Refused { errno, text }),
             reply => Ok((reply, got.fd)),

@@ -163,6 +163,8 @@ pub struct ReceivedMessage {
     pub len: usize,
     /// The descriptor that came with it.
     pub fd: Option<OwnedFd>,
+    /// Whether one came that this process has no number left for.
+    pub fd_lost: bool,
 }
 
 /// Receives one message into `buffer`, with the descriptor that came with it.
@@ -188,7 +190,9 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     // that are not taken are closed with the buffer.
     let fd = fds.next();
     drop(fds);
-    Ok(ReceivedMessage { len: got.bytes, fd })
+    // The kernel says no more than that something is missing.
+    let fd_lost = fd.is_none() && got.flags.contains(ReturnFlags::CTRUNC);
+    Ok(ReceivedMessage { len: got.bytes, fd, fd_lost })
 }
 
 /// Makes a descriptor non-blocking.

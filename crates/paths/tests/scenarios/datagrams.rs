@@ -230,7 +230,8 @@ fn of_copies_that_no_association_explains_the_first_is_taken() {
 }
 
 /// One process may have devices with several paths and with one, and datagrams or queue pairs of the first
-/// kind have made an association between the lanes. An end of the second kind takes nothing from other addresses.
+/// kind have made an association between the lanes. An end of the second kind takes nothing from other
+/// addresses.
 #[test]
 fn a_queue_pair_whose_other_end_has_one_path_keeps_to_it() {
     let by = |net: &mut Net| {
