@@ -19,6 +19,11 @@ impl<Q> Lane<Q> {
     #[inline]
     pub(crate) fn schedule(&mut self, index: u16, more: bool) {
         let Some(entry) = self.qps.get_mut(index) else { return };
+        if entry.waits && !matches!(entry.qp.state(), QpState::Rts | QpState::Sqd) {
+            // What it had to send is flushed, or forgotten: it needs no room any more.
+            (entry.waits, entry.blocked) = (false, false);
+            self.blocked.remove(index);
+        }
         if (more || (entry.qp.wants_transmit() && !entry.blocked)) && !entry.queued {
             entry.queued = true;
             self.ready.push_back(index);

@@ -336,10 +336,10 @@ impl SendQueue {
         self.queue.get_mut(self.sent)
     }
 
-    /// Whether others follow the one to transmit next.
+    /// Whether the one to transmit next is followed by one that needs packets, too.
     #[inline]
     pub(crate) fn more_follow(&self) -> bool {
-        self.queue.len() > self.sent + 1
+        self.queue.get(self.sent + 1).is_some_and(|next| !next.is_local())
     }
 
     /// The number of those that have not been transmitted completely.

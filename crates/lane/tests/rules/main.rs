@@ -1,5 +1,6 @@
 //! The promises of a lane to its owner.
 
+mod full;
 mod host;
 mod labels;
 mod marks;

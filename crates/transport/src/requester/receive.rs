@@ -384,6 +384,7 @@ impl Requester {
         let next = self.flight.next();
         self.flight.lose_even_sacked(seq, &mut tally);
         self.flight.lose_range(seq, next, &mut tally);
+        self.miss_answers(seq, answer, &mut tally);
         tally.lost(false, host);
         if self.timers.rnr(answer.now, code, core.attr.retry_cnt, core.attr.rnr_retry) {
             self.ready = false;
@@ -392,6 +393,8 @@ impl Requester {
         let what = What::NoReceive { psn: psn(seq), retries: core.attr.rnr_retry };
         core.explain(host, Some(answer.from), what);
         self.fail_at(core, seq, WcStatus::RnrRetryExcErr, Cause::RnrExhausted, host);
+        // The answer to a READ before it may be missing, and is asked for once more.
+        self.ready = true;
     }
 
     fn on_fatal_nak<H: Host>(

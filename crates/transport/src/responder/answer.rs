@@ -433,7 +433,8 @@ impl Responder {
                 break;
             }
         }
-        if self.waiting && self.jobs.is_empty() {
+        // After a refusal nothing is executed any more (IBTA 9.9.3).
+        if self.waiting && !self.ending && self.jobs.is_empty() {
             self.waiting = false;
             self.drain(core, None, host);
         }
@@ -528,7 +529,7 @@ impl Responder {
         } else {
             self.jobs.clear();
             let refusal = Refusal::access(BadRequest::ReadRegionGone);
-            self.refuse(core, psn, refusal, job.reply, host);
+            self.refuse(core, psn, refusal, Reply { path, ..job.reply }, host);
         }
         0
     }

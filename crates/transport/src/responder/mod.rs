@@ -254,7 +254,7 @@ impl Responder {
             Outcome::NotReady => {
                 core.counters.naks_rnr_sent += 1;
                 self.complained = true;
-                self.not_ready(core, reply);
+                self.not_ready(core, came);
                 false
             }
             Outcome::Wait if reply.multipath => {
@@ -273,7 +273,7 @@ impl Responder {
             }
             Outcome::Refused(refusal) => {
                 let psn = self.epsn();
-                self.refuse(core, psn, refusal, reply, host);
+                self.refuse(core, psn, refusal, came, host);
                 false
             }
         }

@@ -266,3 +266,20 @@ fn both_directions_at_once() {
     }
     p.assert_settled();
 }
+
+/// What follows may need no packet, and so ask for no acknowledgement.
+#[test]
+fn an_unsignaled_request_before_a_local_one_is_acknowledged_at_once() {
+    for multipath in [false, true] {
+        let mut p = Pair::new(Setup { multipath, ..Setup::default() });
+        let write = SendOp::Write { va: 0x10000, rkey: ALL };
+        p.nodes[0].post_with(0, write, SendFlags::empty(), 0, 100);
+        p.nodes[0].host.register(0x777, 0, 10, Access::LOCAL_WRITE);
+        let (op, flags) = (SendOp::LocalInv { rkey: 0x777 }, SendFlags::SIGNALED);
+        let wr = SendWr { wr_id: 1, op, flags, data: SendData::Sges(&[]), ud: None };
+        p.nodes[0].qp.post_send(&wr).unwrap();
+        p.run();
+        assert_eq!(p.nodes[0].host.statuses(), [(1, WcStatus::Success)]);
+        assert_eq!(p.nodes[0].qp.counters().tail_probes, 0, "{multipath}");
+    }
+}

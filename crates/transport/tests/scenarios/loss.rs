@@ -348,3 +348,34 @@ fn what_is_sent_again_and_what_follows_is_sent_as_a_copy() {
         assert_eq!(p.nodes[0].host.statuses().len(), 3);
     }
 }
+
+/// An RNR NAK says that all before it was executed and answered, as an acknowledgement does: an answer that
+/// has not come is lost (IBTA 9.7.5.1.1, implied NAK).
+#[test]
+fn an_answer_lost_before_rnr_naks_is_asked_for_again() {
+    let read = SendOp::Read { va: 0x1000, rkey: ALL };
+    let write = SendOp::Write { va: 0x10000, rkey: ALL };
+    for multipath in [false, true] {
+        for (timer, rnr_retry) in [(1, 7), (10, 7), (14, 7), (20, 7), (10, 0), (10, 1), (10, 3)] {
+            let setup = Setup { multipath, min_rnr_timer: timer, rnr_retry, ..Setup::default() };
+            let mut p = Pair::new(setup);
+            p.nodes[0].post(9, write, 0, 10);
+            p.run();
+            let mut lost = false;
+            p.filter = Some(Box::new(move |to, packet| {
+                let passes = lost || to == 1 || !packet.opcode().base().is_read_response();
+                lost |= !passes;
+                passes
+            }));
+            p.nodes[0].post(0, read, 0, 100);
+            p.nodes[0].post(1, SendOp::Send, 0, 100);
+            p.run_for(MS * 3000);
+            let mut expected = vec![(9, WcStatus::Success), (0, WcStatus::Success)];
+            if rnr_retry < 7 {
+                expected.push((1, WcStatus::RnrRetryExcErr));
+            }
+            let statuses = p.nodes[0].host.statuses();
+            assert_eq!(statuses, expected, "{multipath} {timer} {rnr_retry}");
+        }
+    }
+}

@@ -208,3 +208,35 @@ fn what_is_overtaken_is_learnt_not_to_be_lost() {
         assert!((PACKETS..PACKETS * 6 / 5).contains(&moved), "{op:?} took {moved} of {PACKETS}");
     }
 }
+
+/// The NAK that ends a queue pair is sent once. It goes by the path of the packet that it had to wait for,
+/// because its own may have died meanwhile.
+#[test]
+fn a_request_that_came_early_is_refused_by_a_path_that_lives() {
+    let write = |rkey| SendOp::Write { va: 0x10000, rkey };
+    for dies in [false, true] {
+        let mut p = Pair::new(Setup { multipath: true, paths: 2, ..Setup::default() });
+        for node in &mut p.nodes {
+            node.host.spread = Some(1);
+        }
+        let (first, mut lost) = (Setup::default().psn[0], false);
+        p.filter = Some(Box::new(move |to, packet| {
+            let passes = lost || to == 0 || packet.headers.bth.psn.get() != first;
+            lost |= !passes;
+            passes
+        }));
+        p.nodes[0].post(0, write(ALL), 0, 10);
+        p.nodes[0].post(1, write(0x999), 0, 10);
+        p.run_for(US * 30);
+        if dies {
+            p.links[0].cut = [true; 2];
+            p.links[1].cut = [false; 2];
+            for side in 0..2 {
+                p.set_path(side, 0, false);
+            }
+        }
+        p.run_to_rest(MS * 20_000);
+        let expected = [(0, WcStatus::Success), (1, WcStatus::RemAccessErr)];
+        assert_eq!(p.nodes[0].host.statuses(), expected, "{dies}");
+    }
+}

@@ -8,7 +8,7 @@ use polypath_wire::opcode::Opcode;
 use polypath_wire::packet::Packet;
 
 use crate::host::PD;
-use crate::pair::{ALL, Pair, Setup, US, pattern, sge};
+use crate::pair::{ALL, MS, Pair, Setup, US, pattern, sge};
 
 const READ: SendOp = SendOp::Read { va: 0, rkey: ALL };
 /// Where READs put their answers, and where new data lies.
@@ -259,4 +259,38 @@ fn a_long_read_asks_for_at_least_a_quarter_of_the_window_at_a_time() {
     let (_, long) = asked.split_last().unwrap();
     assert!(long.len() > 1 && long.iter().all(|n| *n >= 28 << 10), "{asked:?}");
     p.assert_settled();
+}
+
+/// What waits for the answer of a READ is not executed if that answer ends with a refusal, which the peer
+/// must hear of (IBTA 9.9.3).
+#[test]
+fn nothing_is_executed_after_a_read_whose_memory_goes_while_it_is_answered() {
+    let setup = Setup { multipath: true, reach: 1 << 20, ..Setup::default() };
+    let mut p = Pair::new(setup);
+    for node in &mut p.nodes {
+        node.host.window = 8 << 20;
+    }
+    let key = 0x4321;
+    let rights = Access::REMOTE_READ | Access::LOCAL_WRITE;
+    p.nodes[1].host.register(key, 0, 1 << 20, rights);
+    p.nodes[1].recv(77, 0x80000, 100);
+    p.nodes[0].post(0, SendOp::Read { va: 0, rkey: key }, 0, 200_000);
+    p.nodes[0].post(1, SendOp::SendInv { rkey: key }, 0, 10);
+    let now = p.now;
+    let [asks, answers] = &mut p.nodes;
+    while asks.qp.wants_transmit() {
+        asks.qp.poll_transmit(now, &mut asks.host);
+    }
+    for (path, bytes) in std::mem::take(&mut asks.host.out) {
+        let packet = Packet::parse(&bytes).unwrap();
+        answers.qp.handle_packet(now, &packet, path, None, &mut answers.host);
+    }
+    answers.qp.poll_transmit(now, &mut answers.host);
+    // The program unmaps a page.
+    answers.host.gone = 100_000..101_000;
+    assert!(p.run_to_rest(MS * 20_000));
+    let expected = [(0, WcStatus::RemAccessErr), (1, WcStatus::WrFlushErr)];
+    assert_eq!(p.nodes[0].host.statuses(), expected);
+    assert_eq!(p.nodes[1].qp.state(), QpState::Err);
+    assert_eq!(p.nodes[1].host.recv_statuses(), [(77, WcStatus::WrFlushErr)]);
 }
