@@ -216,17 +216,23 @@ impl PathManager {
         self.remove_if_unused(index);
     }
 
-    /// Forgets a peer that no queue pair uses, or lets its association say farewell.
+    /// Forgets a peer that no queue pair uses, or lets its association say farewell. An association keeps
+    /// one peer: each connection of the connection manager has a flow label, and so a peer, of its own.
     pub(crate) fn remove_if_unused(&mut self, index: PeerId) {
         let Some(peer) = self.peers.get(index) else { return };
         if !peer.qpns.is_empty() {
             return;
         }
-        match peer.association {
-            Some(a) => self.maybe_unused(a),
-            None if peer.reserved.is_empty() => self.remove_peer(index),
-            None => {}
+        let forgotten = peer.reserved.is_empty();
+        let association = peer.association;
+        match association.and_then(|a| self.associations.get_mut(a)) {
+            Some(a) if forgotten && a.peers.len() > 1 => a.peers.retain(|other| *other != index),
+            Some(_) => return association.into_iter().for_each(|a| self.maybe_unused(a)),
+            None if forgotten => {}
+            None => return,
         }
+        self.remove_peer(index);
+        association.into_iter().for_each(|a| self.maybe_unused(a));
     }
 
     /// Begins the association's farewell when no queue pair is left.

@@ -453,3 +453,35 @@ fn a_peer_that_is_first_heard_after_the_last_hello_is_asked_again() {
         assert_eq!((net.up_paths(0), net.up_paths(1)), (2, 2), "seed {seed}");
     }
 }
+
+/// The connection manager gives each connection a flow label of its own, and with it a peer.
+#[test]
+fn connections_that_have_ended_leave_no_peers_behind() {
+    for kept in [true, false] {
+        let mut net = connected(18);
+        if !kept {
+            let now = net.now;
+            (0..2).for_each(|h| net.hosts[h].paths.detach(now, QPN[h]));
+        }
+        for flow_label in 1..200 {
+            for (h, other) in [(0, 1), (1, 0)] {
+                let (q, r) = (QPN[h] + 16 * flow_label, QPN[other] + 16 * flow_label);
+                let options = PathOptions { flow_label, ..options() };
+                net.hosts[h].paths.attach(net.now, q, r, ip(0, h), ip(0, other), options).unwrap();
+            }
+            net.run(10 * MS);
+            for h in 0..2 {
+                let paths = &mut net.hosts[h].paths;
+                assert!(paths.is_agreed(QPN[h] + 16 * flow_label));
+                paths.detach(net.now, QPN[h] + 16 * flow_label);
+                assert_eq!(paths.check(), Ok(()));
+                let status = paths.status();
+                assert_eq!(status.peers.len(), 1, "{flow_label}");
+                assert_eq!(status.peers[0].paths.len(), 2);
+            }
+        }
+        net.run(Duration::from_secs(10));
+        let left = net.hosts.each_ref().map(|h| h.paths.status().peers.len());
+        assert_eq!(left, if kept { [1, 1] } else { [0, 0] });
+    }
+}
