@@ -70,8 +70,9 @@ pub struct CmConfig {
     pub max_ids_per_file: usize,
     /// The largest number of connections, including those that outlive their id.
     pub max_connections: usize,
-    /// The largest number of events queued for one file. Further connection requests are dropped,
-    /// so that the peer tries again.
+    /// The largest number of events queued for one file that more are added to without limit: further
+    /// connection requests are dropped, so that the peer tries again, and events that the program
+    /// writes are refused.
     pub max_events_per_file: usize,
     /// The largest number of outgoing MADs that wait to be taken.
     pub max_queued_mads: usize,

@@ -151,7 +151,8 @@ counters! {
         /// again.
         #[unit(Messages)]
         pub requests_dropped: u64,
-        /// Events dropped because the program did not read them.
+        /// Events of a program's own (`rdma_write_cm_event`) refused because it did not read those
+        /// before.
         #[unit(Times)]
         pub events_dropped: u64,
         /// Alternate paths that both ends agreed on.

@@ -101,11 +101,9 @@ impl Cm {
         self.enqueue(file, Queued::of(id, bytes));
     }
 
+    /// Queues an event, however many wait: an id would wait for its own for ever if it were dropped. Those
+    /// that are made without end, connection requests and what a program writes, are refused before.
     pub(crate) fn enqueue(&mut self, file: FileId, event: Queued) {
-        if self.files.event_count(file) >= self.config.max_events_per_file {
-            self.ib.counters.events_dropped += 1;
-            return;
-        }
         self.ids.touch(event.owner);
         self.files.push(file, event);
     }
@@ -144,6 +142,10 @@ impl Cm {
             _ => return Err(errno::EINVAL),
         };
         let id = self.ids.named(file, command.id)?.id;
+        if self.files.event_count(file) >= self.config.max_events_per_file {
+            self.ib.counters.events_dropped += 1;
+            return Err(errno::ENOMEM);
+        }
         let event =
             Event::new(kind).with_status(command.status as i32).with_param(Param::Arg(command.arg));
         self.emit(id, &event);
