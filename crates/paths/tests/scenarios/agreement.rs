@@ -470,10 +470,10 @@ fn connections_that_have_ended_leave_no_peers_behind() {
                 net.hosts[h].paths.attach(net.now, q, r, ip(0, h), ip(0, other), options).unwrap();
             }
             net.run(10 * MS);
-            for h in 0..2 {
-                let paths = &mut net.hosts[h].paths;
-                assert!(paths.is_agreed(QPN[h] + 16 * flow_label));
-                paths.detach(net.now, QPN[h] + 16 * flow_label);
+            for (host, qpn) in net.hosts.iter_mut().zip(QPN) {
+                let paths = &mut host.paths;
+                assert!(paths.is_agreed(qpn + 16 * flow_label));
+                paths.detach(net.now, qpn + 16 * flow_label);
                 assert_eq!(paths.check(), Ok(()));
                 let status = paths.status();
                 assert_eq!(status.peers.len(), 1, "{flow_label}");
