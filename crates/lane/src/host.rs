@@ -100,6 +100,9 @@ impl<Q, O> Visit<'_, Q, O> {
     ) -> Result<(), AttachError> {
         let Shared { now, paths, .. } = &mut *self.host.shared;
         let peer = paths.reattach(*now, self.host.qpn, remote_qpn, local, remote, options)?;
+        if self.qp.is_multipath() {
+            paths.trust(self.host.qpn);
+        }
         *self.host.peer = Some(peer);
         self.qp.set_peer(peer);
         Ok(())

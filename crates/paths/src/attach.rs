@@ -107,7 +107,9 @@ impl PathManager {
         let (association, multipath) = (peer.association, peer.key.options.multipath);
         let (tell, tries, notified_at, stalled) = (false, 0, None, vec![]);
         let alternate = self.qps.get(&qpn).and_then(|qp| qp.alternate);
-        let qp = Qp { peer: index, remote_qpn, alternate, tell, tries, notified_at, stalled };
+        let trusted = false;
+        let qp =
+            Qp { peer: index, remote_qpn, alternate, trusted, tell, tries, notified_at, stalled };
         self.qps.insert(qpn, qp);
         self.recount(index);
         // While no queue pair used it, nothing was probed.

@@ -15,7 +15,7 @@ use core::time::Duration;
 use crate::id::{AssociationId, PathNumber, Qpn};
 use crate::manager::PathManager;
 use crate::path::{Path, Role};
-use crate::peers::Detour;
+use crate::peers::{Detour, Peer};
 use crate::types::MAX_PATHS;
 use crate::types::{PathEvent, PathState};
 use polypath_types::{PathId, PeerId};
@@ -36,8 +36,21 @@ impl PathManager {
     pub(crate) fn way_of(&self, peer: PeerId, qpn: Qpn) -> Option<PathId> {
         let p = self.peers.get(peer)?;
         let detour = p.detours.get(&qpn).map(|detour| detour.path);
-        let way = if p.unagreed.contains(&qpn) { p.own } else { detour? };
+        let way = if self.keeps_to_own(p, qpn) { p.own } else { detour? };
         self.paths.get(way).is_some_and(Path::usable).then_some(way)
+    }
+
+    /// Whether it is not known that the other end takes packets from other addresses than the queue pair's.
+    fn keeps_to_own(&self, peer: &Peer, qpn: Qpn) -> bool {
+        peer.unagreed.contains(&qpn) && self.qps.get(&qpn).is_some_and(|qp| !qp.trusted)
+    }
+
+    /// The other end of this queue pair has agreed already: it was thawed, or has other addresses than
+    /// before. It uses all paths that there are before the next handshake.
+    pub fn trust(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(&Qpn(qpn)) {
+            qp.trusted = true;
+        }
     }
 
     /// Like [`PathManager::suspect`], for a queue pair of which nothing was acknowledged since
@@ -72,7 +85,7 @@ impl PathManager {
             return;
         };
         let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
-        let Some(p) = self.peers.get(peer).filter(|p| !p.unagreed.contains(&qpn)) else { return };
+        let Some(p) = self.peers.get(peer).filter(|p| !self.keeps_to_own(p, qpn)) else { return };
         let detour = p.detours.get(&qpn).copied();
         let on_it = detour.map_or_else(|| p.uses(path), |detour| detour.path == path);
         let answers = |path: PathId, count: usize| {

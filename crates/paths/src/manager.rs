@@ -49,6 +49,8 @@ pub(crate) struct Qp {
     pub(crate) remote_qpn: u32,
     /// The peer that it may migrate to.
     pub(crate) alternate: Option<PeerId>,
+    /// Its other end is known to take packets of all paths.
+    pub(crate) trusted: bool,
     /// Whether a HELLO is due although the queue pair is agreed.
     pub(crate) tell: bool,
     pub(crate) tries: u32,
