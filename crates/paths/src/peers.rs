@@ -159,13 +159,18 @@ impl Peer {
     pub(crate) fn uses(&self, path: PathId) -> bool {
         self.main == path
             || self.spreads()
-            || self.own == path && !self.unagreed.is_empty()
+            || self.own == path && self.has_unagreed()
             || self.detours.values().any(|detour| detour.path == path)
     }
 
     /// Whether one of its queue pairs may have a path of its own. Without an association all have the same.
     pub(crate) fn has_ways(&self) -> bool {
-        !self.detours.is_empty() || self.association.is_some() && !self.unagreed.is_empty()
+        !self.detours.is_empty() || self.association.is_some() && self.has_unagreed()
+    }
+
+    /// Whether a queue pair is not agreed, the pair of lanes apart.
+    fn has_unagreed(&self) -> bool {
+        self.unagreed.first().is_some_and(|qpn| !qpn.is_lane_pair())
     }
 
     /// Whether data of one of its queue pairs uses other paths than the main one, detours apart.
