@@ -98,10 +98,13 @@ impl<Q> Lane<Q> {
         let alive: HashSet<u32> = self.shared.paths.alive().map(|path| path.0).collect();
         let qpns: Vec<u32> = self.shared.paths.qpns().collect();
         for qpn in qpns {
-            let agreed = self.shared.paths.is_agreed(qpn);
+            let agreed = self.shared.paths.agreed_abilities(qpn);
             self.tell(qpn, out, |v| {
-                if agreed && !v.qp.is_multipath() {
+                if let Some(abilities) = agreed
+                    && !v.qp.is_multipath()
+                {
                     v.qp.set_multipath(true);
+                    v.qp.set_peer_abilities(abilities);
                     v.qp.begin_set(&mut v.host);
                 }
                 v.qp.follow_set(SetChange::Lost(MigrationCause::PathLost), &mut v.host);

@@ -165,7 +165,7 @@ impl PathManager {
     }
 
     /// A path outside of associations. It is up, or down if this host lacks its address or link.
-    fn new_path(&self, address: PathAddress, role: Role) -> Path {
+    pub(crate) fn new_path(&self, address: PathAddress, role: Role) -> Path {
         let mut path = Path::new(address, role, &self.config);
         if let Some(reason) = self.local.fault(address.local, address.remote) {
             path.state = PathState::Down;

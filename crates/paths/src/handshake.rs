@@ -22,7 +22,7 @@ use crate::message::{HELLO_QKEY, Hello, HelloKind};
 use crate::peers::Peer;
 use crate::timers::Timer;
 use crate::types::{PathAddress, PathEvent, Reason, Refused, StreamEnds};
-use polypath_types::{PathId, PathKind, PeerId};
+use polypath_types::{PathId, PathKind, PeerAbilities, PeerId};
 
 /// HELLOs sent before a peer is taken for a plain one: at 0, 1, 3, 7, … 255, 511, 1023 and 2047 ms.
 const MAX_TRIES: u32 = 12;
@@ -431,6 +431,14 @@ impl PathManager {
         self.has_agreed(Qpn(qpn))
     }
 
+    /// What the peer of an agreed queue pair can do, as the event tells.
+    pub fn agreed_abilities(&self, qpn: u32) -> Option<PeerAbilities> {
+        let peer = self.qps.get(&Qpn(qpn)).filter(|_| self.is_agreed(qpn))?.peer;
+        let association = self.peers.get(peer)?.association;
+        let association = association.and_then(|index| self.associations.get(index));
+        Some(association.map(|a| a.remote_abilities).unwrap_or_default())
+    }
+
     pub(crate) fn has_agreed(&self, qpn: Qpn) -> bool {
         let peer = self.qps.get(&qpn).and_then(|qp| self.peers.get(qp.peer));
         peer.is_some_and(|p| !p.unagreed.contains(&qpn))
@@ -451,8 +459,6 @@ impl PathManager {
 
 #[cfg(test)]
 mod tests {
-    use polypath_types::PeerAbilities;
-
     use super::*;
     use crate::config::{Config, LaneIdentity, PathOptions};
     use crate::types::Handled;

@@ -8,6 +8,7 @@
 //! nonce of its own choice.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::association::Association;
 use crate::congestion::Limits;
@@ -274,10 +275,40 @@ impl PathManager {
             a.peers.retain(|p| *p != peer);
             a.peers.is_empty()
         });
+        if !empty {
+            self.leave_path_behind(peer, index);
+        }
         self.back_to_own(peer, index);
+        self.deal_for(&[peer]);
         if empty {
             self.remove_association(index);
         }
+    }
+
+    /// The others of the association go on with the path that this peer brought along, which gets another
+    /// one between its own addresses.
+    fn leave_path_behind(&mut self, peer: PeerId, index: AssociationId) {
+        let Some((own, key)) = self.peers.get(peer).map(|p| (p.own, p.key)) else { return };
+        let role = self.paths.get(own).map(|path| path.role);
+        if !matches!(role, Some(Role::Member { association, .. }) if association == index) {
+            return;
+        }
+        let address = self.address(key.local, key.remote, key.options, u32::from(key.slot));
+        let path = self.new_path(address, Role::Plain { peer });
+        // Without room for one it takes its path along after all.
+        let Some(new) = self.paths.insert(path) else { return };
+        if let Some(p) = self.peers.get_mut(peer) {
+            p.own = new;
+        }
+        self.release_path(own);
+    }
+
+    /// Deals the plain queue pairs of the bonds by which these peers are reached.
+    fn deal_for(&mut self, peers: &[PeerId]) {
+        let used = |peer: &PeerId| self.peers.get(*peer).filter(|p| !p.qpns.is_empty());
+        let bonds = peers.iter().filter_map(used).map(|p| self.local.ifindex_of(p.key.local));
+        let bonds: BTreeSet<u32> = bonds.collect();
+        bonds.into_iter().for_each(|bond| self.deal(bond));
     }
 
     /// The queue pairs of a peer are agreed with nobody any more.
@@ -326,10 +357,6 @@ impl PathManager {
             Some(_) if self.peers.get(peer).is_none_or(|p| p.qpns.is_empty()) => {}
             Some(_) => self.begin_outage(peer),
         }
-        if self.peers.get(peer).is_some_and(|p| !p.qpns.is_empty()) {
-            let local = self.paths.get(own).map(|p| self.local.ifindex_of(p.address.local));
-            self.deal(local.unwrap_or(0));
-        }
     }
 
     /// Forgets what a peer with this key has proposed. Its nonce is used up, because the association may
@@ -358,16 +385,22 @@ impl PathManager {
         for (_, path) in a.paths() {
             self.release_path(path);
         }
-        for peer in peers {
+        let mut keys: Vec<PeerKey> = Vec::new();
+        for &peer in &peers {
             let Some(p) = self.peers.get(peer) else { continue };
-            let key = p.key;
+            keys.push(p.key);
             if p.qpns.is_empty() {
                 self.remove_peer(peer);
             } else {
                 self.take_back_agreements(peer);
             }
-            self.renew_nonce(&key);
         }
+        // Peers between the same ends have one nonce, and there may be thousands of them.
+        let ends = |key: &PeerKey| (key.local, key.remote, key.slot);
+        keys.sort_unstable_by_key(ends);
+        keys.dedup_by_key(|key| ends(key));
+        keys.iter().for_each(|key| self.renew_nonce(key));
+        self.deal_for(&peers);
         self.redirect(&a.ends, &[]);
     }
 }
@@ -403,11 +436,12 @@ mod tests {
         paths.associations.get(index).unwrap().anchors.iter().map(|pair| third(pair.0)).collect()
     }
 
+    /// Neither the peer whose addresses made the first path, nor another one.
     #[test]
     fn a_peer_that_leaves_an_association_takes_none_of_its_paths_along() {
         let ip = |net: u8, n: u8| IpAddr::from([10, 0, net, n]);
         let lane = LaneIdentity { instance: 1, slot: 1 };
-        for down in [false, true] {
+        for (down, first) in [(false, false), (true, false), (false, true), (true, true)] {
             let mut paths = PathManager::new(Config::default(), lane, [0; 16]);
             let local = |net: u8, usable| LocalAddress {
                 ip: ip(net, 1),
@@ -434,8 +468,12 @@ mod tests {
             paths.join(other, index);
             let main = |paths: &PathManager, peer| paths.peers.get(peer).unwrap().main;
             assert_eq!(main(&paths, other), main(&paths, one));
-            paths.leave(other, index, 7);
-            assert_ne!(main(&paths, other), main(&paths, one));
+            let before = main(&paths, other);
+            let (leaves, stays) = if first { (one, other) } else { (other, one) };
+            paths.leave(leaves, index, 7);
+            assert_ne!(main(&paths, leaves), before);
+            assert_eq!(main(&paths, stays), before);
+            assert_eq!(paths.associations.get(index).unwrap().paths().count(), 1);
             assert_eq!(paths.check(), Ok(()));
         }
     }

@@ -12,7 +12,7 @@ use crate::path::{Path, Role};
 use crate::timers::Timer;
 use crate::turns::HOME_MARK;
 use crate::types::{PathEvent, PathState, Reason, Refused};
-use polypath_types::PathId;
+use polypath_types::{PathId, PeerId};
 
 /// Between the probes of a path that proves itself.
 const RECOVERY_INTERVAL: Duration = Duration::from_millis(20);
@@ -25,6 +25,8 @@ const PROBING_MAX: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 /// Traffic within this time makes an association busy.
 const BUSY: Duration = Duration::from_secs(2);
+/// Peers of a silent association that say HELLO at a time.
+const DOUBTS: usize = 4;
 
 impl PathManager {
     /// Data has been outstanding on `path` for suspiciously long (say, three round trips and at least
@@ -382,12 +384,17 @@ impl PathManager {
         let is_up = |path: &PathId| self.paths.get(*path).is_some_and(|p| p.state == PathState::Up);
         let Some(trial) = a.trial.filter(|_| !members.iter().any(is_up)) else { return };
         if self.is_silent(a, &trial) {
-            for peer in a.peers.clone() {
-                self.begin_outage(peer);
-                // It is also possible that the peer is in another association, and only this end knows
-                // this one.
-                self.doubt(peer);
-            }
+            let peers = a.peers.clone();
+            peers.iter().for_each(|peer| self.begin_outage(*peer));
+            // It is also possible that the peer is in another association, and only this end knows this
+            // one. A few say HELLO each time, those first that have said none for the longest time: there
+            // may be thousands, one for each connection.
+            let used = |peer: &PeerId| self.peers.get(*peer).filter(|p| !p.qpns.is_empty());
+            let told_at = |peer: &PeerId| used(peer).map(|p| (p.told_at, *peer));
+            let mut asks: Vec<_> = peers.iter().filter_map(told_at).collect();
+            asks.sort_unstable();
+            asks.truncate(DOUBTS);
+            asks.into_iter().for_each(|(_, peer)| self.doubt(peer));
         }
     }
 

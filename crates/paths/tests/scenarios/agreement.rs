@@ -125,6 +125,10 @@ fn a_restarted_peer_on_the_same_addresses_and_slot_begins_a_new_association() {
     };
     assert!(net.has(0, |e| *e == PathEvent::MultipathAgreed { qpn: mine, abilities }));
     assert!(net.has(1, |e| *e == PathEvent::MultipathAgreed { qpn: theirs, abilities }));
+    // Who has missed the events asks.
+    assert_eq!(net.hosts[0].paths.agreed_abilities(mine), Some(abilities));
+    assert_eq!(net.hosts[1].paths.agreed_abilities(theirs), Some(abilities));
+    assert_eq!(net.hosts[1].paths.agreed_abilities(mine), None);
     net.assert_same_paths();
     net.start_traffic();
     net.run(100 * MS);
