@@ -1,6 +1,6 @@
 //! CM files, from which processes read their events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,6 +13,9 @@ use crate::sys::{set_nonblocking, would_block};
 /// The largest number of files of one connection: as many as ids, since a program may have an event channel
 /// for each of them.
 pub(crate) const FILES_MAX: usize = 32_768;
+
+/// How many changes are remembered one by one.
+const CHANGES_KNOWN: usize = 1024;
 
 /// The descriptors of the broker that files leave for everything else, at most; at most half of all.
 const RESERVED: u64 = 1024;
@@ -64,6 +67,8 @@ pub(crate) struct Files {
     last: u32,
     /// The number of changes of which files there are.
     revision: u64,
+    /// The files of the last changes.
+    changes: VecDeque<FileId>,
 }
 
 /// The result of delivering an event.
@@ -81,12 +86,35 @@ impl Files {
     /// `last`: the number before that of the first file. Files keep their numbers when they move between
     /// hosts, so it is random.
     pub(crate) fn new(last: u32) -> Self {
-        Self { files: BTreeMap::new(), left: BTreeMap::new(), last, revision: 0 }
+        let (files, left) = (BTreeMap::new(), BTreeMap::new());
+        Self { files, left, last, revision: 0, changes: VecDeque::new() }
+    }
+
+    fn changed(&mut self, id: FileId) {
+        self.revision += 1;
+        if self.changes.len() == CHANGES_KNOWN {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(id);
+    }
+
+    /// The files that have come or gone since there was this [`revision`](Self::revision), some more than
+    /// once; `None` if that was too long ago.
+    pub(crate) fn changes_since(&self, revision: u64) -> Option<impl Iterator<Item = FileId> + '_> {
+        let number = usize::try_from(self.revision.checked_sub(revision)?).ok()?;
+        let known = self.changes.len().checked_sub(number)?;
+        Some(self.changes.range(known..).copied())
+    }
+
+    /// The process of a file, open or left, and this end of its event socket.
+    pub(crate) fn find(&self, id: FileId) -> Option<(u32, BorrowedFd<'_>)> {
+        let open = self.files.get(&id).map(|file| (file.pid, file.socket.as_fd()));
+        open.or_else(|| self.left.get(&id).map(|file| (file.pid, file.socket.as_fd())))
     }
 
     fn insert(&mut self, id: FileId, socket: OwnedFd, (connection, pid): (u64, u32)) {
         self.files.insert(id, File { socket, connection, pid, full: false });
-        self.revision += 1;
+        self.changed(id);
     }
 
     /// A number that changes whenever files come or go.
@@ -104,7 +132,7 @@ impl Files {
     /// Adds a file that a killed broker has left.
     pub(crate) fn leave(&mut self, id: FileId, left: LeftFile) {
         self.left.insert(id, left);
-        self.revision += 1;
+        self.changed(id);
     }
 
     /// Takes a file that was left, for its process, which has connected, or because its process has closed it
@@ -114,7 +142,7 @@ impl Files {
         if pid.is_some_and(|pid| pid != left.pid) {
             return None;
         }
-        self.revision += 1;
+        self.changed(id);
         self.left.remove(&id)
     }
 
@@ -198,7 +226,9 @@ impl Files {
     /// Removes a file.
     pub(crate) fn remove(&mut self, id: FileId) -> Option<File> {
         let removed = self.files.remove(&id);
-        self.revision += u64::from(removed.is_some());
+        if removed.is_some() {
+            self.changed(id);
+        }
         removed
     }
 
@@ -262,6 +292,26 @@ mod tests {
         assert!(std::fs::File::open("/dev/null").is_ok());
         files.remove(FileId(1));
         assert!(files.open(1, 100).is_ok());
+    }
+
+    #[test]
+    fn changes_are_known_one_by_one_unless_they_are_too_many() {
+        let mut files = Files::new(0);
+        let mut open = || files.open(1, 100).unwrap().0;
+        let (first, second) = (open(), open());
+        let before = files.revision();
+        files.remove(first);
+        let third = files.open(1, 100).unwrap().0;
+        let since = |files: &Files, revision| Some(files.changes_since(revision)?.collect());
+        assert_eq!(since(&files, before), Some(vec![first, third]));
+        assert_eq!(since(&files, 0), Some(vec![first, second, first, third]));
+        assert_eq!(since(&files, files.revision()), Some(vec![]));
+        assert!(files.find(first).is_none() && files.find(third).is_some());
+        for _ in 0..CHANGES_KNOWN / 2 {
+            let file = files.open(1, 100).unwrap().0;
+            files.remove(file);
+        }
+        assert_eq!(since(&files, before), None);
     }
 
     #[test]
