@@ -122,35 +122,20 @@ impl Keeper {
     }
 
     fn tell_files(&mut self, files: &Files) -> io::Result<()> {
-        // A keeper that has been told nothing may know files that are gone.
-        let told = Some(self.files_told).filter(|told| *told > 0);
-        if let Some(changed) = told.and_then(|told| files.changes_since(told)) {
-            for file in changed {
-                match files.find(file) {
-                    Some((pid, socket)) if self.files.insert(file) => {
-                        self.say(&Word::File { file, pid }, Some(socket))?;
-                    }
-                    None if self.files.remove(&file) => {
-                        self.say(&Word::FileClosed { file }, None)?;
-                    }
-                    _ => {}
+        let changed: BTreeSet<FileId> = match files.changes_since(self.files_told) {
+            Some(changed) => changed.collect(),
+            None => {
+                let all = files.all().map(|(file, _, _)| file);
+                self.files.iter().copied().chain(all).collect()
+            }
+        };
+        for file in changed {
+            match files.find(file) {
+                Some((pid, socket)) if self.files.insert(file) => {
+                    self.say(&Word::File { file, pid }, Some(socket))?;
                 }
-            }
-            self.files_told = files.revision();
-            return Ok(());
-        }
-        let known: BTreeMap<FileId, _> =
-            files.all().map(|(file, pid, socket)| (file, (pid, socket))).collect();
-        for file in std::mem::take(&mut self.files) {
-            if known.contains_key(&file) {
-                self.files.insert(file);
-            } else {
-                self.say(&Word::FileClosed { file }, None)?;
-            }
-        }
-        for (&file, &(pid, socket)) in &known {
-            if self.files.insert(file) {
-                self.say(&Word::File { file, pid }, Some(socket))?;
+                None if self.files.remove(&file) => self.say(&Word::FileClosed { file }, None)?,
+                _ => {}
             }
         }
         self.files_told = files.revision();

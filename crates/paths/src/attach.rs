@@ -226,15 +226,20 @@ impl PathManager {
             return;
         }
         let forgotten = peer.reserved.is_empty();
-        let association = peer.association;
-        match association.and_then(|a| self.associations.get_mut(a)) {
-            Some(a) if forgotten && a.peers.len() > 1 => a.peers.retain(|other| *other != index),
-            Some(_) => return association.into_iter().for_each(|a| self.maybe_unused(a)),
-            None if forgotten => {}
-            None => return,
+        let Some(association) = peer.association else {
+            if forgotten {
+                self.remove_peer(index);
+            }
+            return;
+        };
+        if forgotten
+            && let Some(a) = self.associations.get_mut(association)
+            && a.peers.len() > 1
+        {
+            a.peers.retain(|other| *other != index);
+            self.remove_peer(index);
         }
-        self.remove_peer(index);
-        association.into_iter().for_each(|a| self.maybe_unused(a));
+        self.maybe_unused(association);
     }
 
     /// Begins the association's farewell when no queue pair is left.

@@ -17,6 +17,8 @@
 //! A port by which a peer was silent ([`silence`](crate::silence)) is dealt only while there is no other.
 //! Where the policy keeps queue pairs to a port, they are dealt to that one while it is fit.
 
+use std::collections::BTreeSet;
+
 use polypath_types::PeerId;
 use polypath_wire::flow_label::source_port;
 
@@ -199,6 +201,14 @@ impl PathManager {
             Some(Hand { peer, load, tries, keeps: false })
         };
         self.peers.iter().filter_map(hand).collect()
+    }
+
+    /// Deals the plain queue pairs of the bonds by which these peers are reached.
+    pub(crate) fn deal_for(&mut self, peers: &[PeerId]) {
+        let used = |peer: &PeerId| self.peers.get(*peer).filter(|p| !p.qpns.is_empty());
+        let bonds = peers.iter().filter_map(used).map(|p| self.local.ifindex_of(p.key.local));
+        let bonds: BTreeSet<u32> = bonds.collect();
+        bonds.into_iter().for_each(|bond| self.deal(bond));
     }
 
     /// Deals the plain queue pairs of all bonds anew, after bonds or addresses have changed.

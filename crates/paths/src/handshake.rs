@@ -435,8 +435,11 @@ impl PathManager {
     pub fn agreed_abilities(&self, qpn: u32) -> Option<PeerAbilities> {
         let peer = self.qps.get(&Qpn(qpn)).filter(|_| self.is_agreed(qpn))?.peer;
         let association = self.peers.get(peer)?.association;
-        let association = association.and_then(|index| self.associations.get(index));
-        Some(association.map(|a| a.remote_abilities).unwrap_or_default())
+        Some(association.map(|index| self.abilities(index)).unwrap_or_default())
+    }
+
+    fn abilities(&self, index: AssociationId) -> PeerAbilities {
+        self.associations.get(index).map(|a| a.remote_abilities).unwrap_or_default()
     }
 
     pub(crate) fn has_agreed(&self, qpn: Qpn) -> bool {
@@ -446,8 +449,7 @@ impl PathManager {
 
     /// Reports, once, that this queue pair may use multi-path packets.
     fn agree(&mut self, qpn: Qpn, index: AssociationId) {
-        let association = self.associations.get(index);
-        let abilities = association.map(|a| a.remote_abilities).unwrap_or_default();
+        let abilities = self.abilities(index);
         let Some(peer) = self.qps.get(&qpn).map(|qp| qp.peer) else { return };
         self.timers.set(Timer::Hello(qpn), None);
         let news = self.peers.get_mut(peer).is_some_and(|p| p.unagreed.remove(&qpn));

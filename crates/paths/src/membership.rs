@@ -8,7 +8,6 @@
 //! nonce of its own choice.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
 use crate::association::Association;
 use crate::congestion::Limits;
@@ -301,14 +300,6 @@ impl PathManager {
             p.own = new;
         }
         self.release_path(own);
-    }
-
-    /// Deals the plain queue pairs of the bonds by which these peers are reached.
-    fn deal_for(&mut self, peers: &[PeerId]) {
-        let used = |peer: &PeerId| self.peers.get(*peer).filter(|p| !p.qpns.is_empty());
-        let bonds = peers.iter().filter_map(used).map(|p| self.local.ifindex_of(p.key.local));
-        let bonds: BTreeSet<u32> = bonds.collect();
-        bonds.into_iter().for_each(|bond| self.deal(bond));
     }
 
     /// The queue pairs of a peer are agreed with nobody any more.

@@ -2,10 +2,8 @@
 
 use core::time::Duration;
 
-use polypath_paths::PathOptions;
 use polypath_transport::{
-    Access, AhAttr, CqSide, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp,
-    SendWr, Sge,
+    CqSide, QpAttr, QpAttrMask as M, QpState, QpType, SendData, SendFlags, SendOp, SendWr, Sge,
 };
 
 use crate::host::{Host, KEY, ip};
@@ -59,40 +57,7 @@ fn a_queue_pair_that_was_reset_does_not_wait_for_its_former_peer() {
         visit.detach();
     });
     settle(&mut host);
-    let remote = 0x09_0001;
-    let attr = QpAttr {
-        access: Access::LOCAL_WRITE,
-        port_num: 1,
-        ah: AhAttr { is_global: true, port_num: 1, ..AhAttr::default() },
-        path_mtu: 1024,
-        dest_qpn: remote,
-        rq_psn: 1,
-        sq_psn: 2,
-        max_rd_atomic: 4,
-        max_dest_rd_atomic: 4,
-        min_rnr_timer: 1,
-        timeout: 14,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        ..QpAttr::new(QpState::Init)
-    };
-    let to_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    let to_rtr = to_rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    let to_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-    let steps = [
-        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (QpState::Rtr, to_rtr),
-        (QpState::Rts, to_rts),
-    ];
-    for (state, mask) in steps {
-        host.with(QPS, |visit| {
-            if state == QpState::Rtr {
-                visit.attach(remote, ip(1), ip(9), PathOptions::default()).unwrap();
-            }
-            let attr = QpAttr { state, ..attr };
-            visit.qp.modify(&attr, mask | M::STATE, &mut visit.host).unwrap();
-        });
-    }
+    host.connect(QPS, (0x09_0001, ip(9)), false);
     host.io.out.clear();
     let before = host.now;
     post(&mut host, &[Sge { addr: 0, len: 10, lkey: KEY }]);

@@ -196,8 +196,7 @@ impl Host {
 
     /// Adds a queue pair, and connects it with the one of the same index at the other host.
     pub(crate) fn add(&mut self, index: u16, qp_type: QpType, multipath: bool) {
-        let peer = self.peer();
-        let (qpn, remote) = (self.qpn(index), u32::from(peer) << 16 | u32::from(index));
+        let (peer, qpn) = (self.peer(), self.qpn(index));
         let config = QpConfig {
             qpn,
             qp_type,
@@ -211,6 +210,13 @@ impl Host {
             max_inline: 0,
         };
         self.lane.insert(QueuePair::new(config), ());
+        let remote = u32::from(peer) << 16 | u32::from(index);
+        self.connect(index, (remote, ip(peer)), multipath);
+    }
+
+    /// Connects a queue pair that is new, or reset, with the one of this number at this address.
+    pub(crate) fn connect(&mut self, index: u16, (remote, at): (u32, IpAddr), multipath: bool) {
+        let peer = self.peer();
         let attr = QpAttr {
             access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
             port_num: 1,
@@ -228,7 +234,7 @@ impl Host {
             rnr_retry: 7,
             ..QpAttr::new(QpState::Init)
         };
-        let ud = qp_type == QpType::Ud;
+        let ud = self.with(index, |visit| visit.qp.config().qp_type) == QpType::Ud;
         let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
         let rc = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
         let steps = [
@@ -240,11 +246,11 @@ impl Host {
             (QpState::Rts, M::SQ_PSN | if ud { M::empty() } else { rc }),
         ];
         for (state, mask) in steps {
-            let (local, remote_ip) = (ip(self.number), ip(peer));
+            let local = ip(self.number);
             self.with(index, |visit| {
                 if state == QpState::Rtr && !ud {
                     let options = PathOptions { multipath, ..PathOptions::default() };
-                    visit.attach(remote, local, remote_ip, options).expect("there is room");
+                    visit.attach(remote, local, at, options).expect("there is room");
                 }
                 let attr = QpAttr { state, cur_state: visit.qp.state(), ..attr };
                 visit.qp.modify(&attr, mask | M::STATE, &mut visit.host).expect("it is legal");
